@@ -42,14 +42,15 @@ install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpu.sysusers DESTINATION lib/sysu
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.toml ${PROJECT_SOURCE_DIR}/packaging/prometheus/lgpu-alerts.yml
               ${PROJECT_SOURCE_DIR}/packaging/grafana/lgpu.json
         DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples COMPONENT lgpud)
-install(FILES ${PROJECT_SOURCE_DIR}/packaging/schemas/lgpu.memory_snapshot.v1.json
-              ${PROJECT_SOURCE_DIR}/packaging/schemas/lgpu.trace.v1.json DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/schemas
-        COMPONENT lgpu)
+# The schemas of the JSON that the command and the HTTP API write.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/packaging/schemas DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu COMPONENT lgpu
+        FILES_MATCHING PATTERN "lgpu.*.json")
 # The administrator copies them to Slurm's configuration (docs/slurm.md).
 set(slurm ${PROJECT_SOURCE_DIR}/packaging/slurm)
 install(PROGRAMS ${slurm}/lgpu-prolog ${slurm}/lgpu-taskprolog ${slurm}/lgpu-epilog ${slurm}/lgpu-sweep
         DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/slurm COMPONENT lgpud)
-install(FILES ${slurm}/lgpu-common.sh ${slurm}/job_submit.lua ${slurm}/cli_filter.lua ${slurm}/spank_lgpu.c ${slurm}/slurm.conf.sample
+install(FILES ${slurm}/lgpu-common.sh ${slurm}/job_submit.lua ${slurm}/cli_filter.lua ${slurm}/spank_lgpu.c
+              ${slurm}/slurm.conf.sample ${slurm}/gres.conf.sample ${slurm}/plugstack.conf.sample
         DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/slurm COMPONENT lgpud)
 # The driver for Kubernetes, of which the administrator makes an image (docs/kubernetes.md).
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/packaging/kubernetes DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu COMPONENT lgpud

@@ -1,8 +1,9 @@
-/* A SPANK plugin of Slurm's: the option --gpu-memory=SIZE of sbatch, srun and salloc. It only checks the size; cli_filter.lua
-   beside it asks for shards in its place. Without both, users write --gres=shard:MIB.
+/* A SPANK plugin of Slurm's: the option --gpu-memory=SIZE of sbatch, srun and salloc. The plugin only checks the size;
+   cli_filter.lua beside it turns the option into shards. Without these two, users write --gres=shard:MIB.
 
      gcc -shared -fPIC -O2 -o /usr/lib/slurm/spank_lgpu.so spank_lgpu.c     (libslurm-dev)
-     plugstack.conf: optional /usr/lib/slurm/spank_lgpu.so */
+
+   plugstack.conf.sample has the line that loads the plugin. */
 
 #include <slurm/spank.h>
 #include <stdlib.h>
@@ -21,13 +22,13 @@ static int check_size(int value, const char *argument, int remote) {
       if (strcmp(end, units[i]) == 0) return ESPANK_SUCCESS;
     }
   }
-  slurm_error("--gpu-memory=%s: a size such as 512MiB or 8G", argument == NULL ? "" : argument);
+  slurm_error("--gpu-memory=%s is not a size: write one such as 512MiB or 8G", argument == NULL ? "" : argument);
   return ESPANK_BAD_ARG;
 }
 
 static struct spank_option option = {"gpu-memory", "SIZE", "GPU memory of the job, on one GPU (lgpu)", 1, 0, check_size};
 
-/* In each context by itself: sbatch does not know the options of a table. */
+/* Registers the option in each context: sbatch does not find options in a table (spank_options). */
 int slurm_spank_init(spank_t spank, int argc, char **argv) {
   const spank_context_t context = spank_context();
   (void)argc;

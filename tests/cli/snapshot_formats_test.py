@@ -17,6 +17,10 @@ import time
 
 import jsonschema
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+from json_schemas import load_schema, strict
+
 MIB = 1 << 20
 
 
@@ -70,13 +74,6 @@ def check_pickle(data, device, live):
     check([block["address"] for block in active] == [device["base_address"] + block["offset"] for block in live])
     check([block["requested_size"] for block in active] == [block["requested_bytes"] for block in live])
     return told
-
-
-def load_schema(folder, name):
-    with open(os.path.join(folder, name), encoding="utf-8") as file:
-        schema = json.load(file)
-    jsonschema.Draft7Validator.check_schema(schema)
-    return schema
 
 
 def kept_ops(lgpu):
@@ -177,8 +174,8 @@ def check_viewer(told, path):
 
 def main():
     lgpu, client_path, schemas, viewer = sys.argv[1:5]
-    schema = load_schema(schemas, "lgpu.memory_snapshot.v1.json")
-    trace_schema = load_schema(schemas, "lgpu.trace.v1.json")
+    schema = strict(load_schema(schemas, "lgpu.memory_snapshot.v1.json"))
+    trace_schema = strict(load_schema(schemas, "lgpu.trace.v1.json"))
     client = subprocess.Popen([client_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                               env=dict(os.environ, LGPU_ENDPOINT=os.environ["LGPU_ENDPOINT"]))
     try:

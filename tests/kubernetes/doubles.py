@@ -1,5 +1,5 @@
-"""Doubles of what a node's driver talks to: the API server (real HTTP) and kubelet (real gRPC over unix sockets). Each does what
-this driver needs of it, and checks shapes; no scheduler, no validation of a cluster's."""
+"""Doubles of the programs that a node's driver talks to: the API server (real HTTP) and kubelet (real gRPC over unix sockets). Each
+has only the calls that this driver uses, and checks shapes. There is no scheduler, and no validation as in a cluster."""
 
 import http.server
 import json

@@ -153,7 +153,7 @@ def the_cards_are_published_with_their_memory(world):
         expect(memory["requestPolicy"]["validRange"] == {"min": "2Mi", "max": "256Mi", "step": "2Mi"}, f"{memory}")
     writes = world.api.writes
     time.sleep(1)
-    expect(world.api.writes == writes, "what has not changed is not written")
+    expect(world.api.writes == writes, "an unchanged slice is not written again")
 
 
 @case
@@ -200,7 +200,7 @@ def errors_say_what_is_wrong(world):
     expect("does not serve the GPU gpu-gone" in world.refused(world.claim(("memory", NODE, "gpu-gone", "2Mi"))), "an unknown card")
     expect("several GPUs" in world.refused(world.claim(("m", NODE, device, "2Mi"), ("m", NODE, world.device(1), "2Mi"))), "two cards")
     expect("is not there any more" in world.refused(("team", "never", "00000000-0000-4000-8000-999999999999")), "no claim")
-    expect("none of Kubernetes'" in world.refused(("team", "odd", "../x")), "no UID")
+    expect("not a UID of Kubernetes" in world.refused(("team", "odd", "../x")), "no UID")
     # Each claim of a call has an answer of its own.
     good = world.claim(("memory", NODE, device, "2Mi"))
     answers = world.kubelet.prepare(large, good)
@@ -210,7 +210,7 @@ def errors_say_what_is_wrong(world):
 
 
 @case
-def a_full_card_is_told_with_its_holders(world):
+def a_refusal_names_the_holders_of_a_full_card(world):
     taken = world.lgpu("create", "--name", "mine", "-m", "200MiB", "--guarantee", "200MiB", "--gpus", "0")
     expect(taken.returncode == 0, taken.stderr)
     claim = world.claim(("memory", NODE, world.device(0), "128Mi"))
@@ -265,7 +265,7 @@ def leases_of_claims_that_are_gone_end(world):
     world.start_driver()
     for claim in (gone, stays):
         eventually(lambda: f"the claim of UID {claim[2]}: the API server refuses to" in world.log()[logged:], world.log)
-    expect(len(world.leases()) == 3, "while the API server is silent no lease is touched")
+    expect(len(world.leases()) == 3, "no lease ends while the API server refuses")
     world.api.fail = 0
     eventually(lambda: sorted(world.leases()) == sorted([f"k8s-{stays[2]}", "k8s-by-hand"]), lambda: f"{list(world.leases())}")
     eventually(lambda: world.files("*.json") == [f"lgpu-k8s-{stays[2]}.json"], lambda: f"{world.files()}")
@@ -295,7 +295,7 @@ def a_repeated_prepare_leaves_a_running_pod_its_lease(world):
 
 
 @case
-def a_stuck_claim_is_in_no_others_way(world):
+def a_stuck_claim_does_not_block_other_claims(world):
     stuck, gone = world.claim(("m", NODE, world.device(0), "2Mi")), world.claim(("m", NODE, world.device(0), "2Mi"))
     slow = world.claim(("m", NODE, world.device(0), "2Mi"))
     for claim in (stuck, gone, slow):
@@ -303,7 +303,7 @@ def a_stuck_claim_is_in_no_others_way(world):
     world.api.failing = {world.api.path_of(*claim[:2]) for claim in (stuck, slow)}
     world.api.delete_claim(*gone[:2])
     eventually(lambda: f"k8s-{gone[2]}" not in world.leases(), lambda: f"{list(world.leases())}")
-    expect(len(world.leases()) == 2, f"of the others nothing is known: {list(world.leases())}")
+    expect(len(world.leases()) == 2, f"the API server tells nothing about the other claims, so their leases stay: {list(world.leases())}")
     eventually(lambda: f"the claim of UID {stuck[2]}: the API server refuses" in world.log(), world.log)
     expect(world.api.slice()["spec"]["devices"], "the cards are not withdrawn")
     world.api.failing = set()
@@ -312,7 +312,7 @@ def a_stuck_claim_is_in_no_others_way(world):
 
 
 @case
-def no_failure_of_upkeep_stops_the_rest(_):
+def a_failed_step_of_upkeep_does_not_stop_the_others(_):
     class Failing:
         tended, published = 0, []
 
@@ -331,12 +331,12 @@ def no_failure_of_upkeep_stops_the_rest(_):
     upkeep = Upkeep(driver, resync=3600, grace=0)
     for _ in range(3):
         upkeep.once()
-    expect(driver.tended == 1, f"claims are looked after all the same, and not at each look: {driver.tended}")
+    expect(driver.tended == 1, f"claims are tended although the slice is refused, and not at each look: {driver.tended}")
     expect(driver.published == [["card"]] * 3, f"tried each time, and never withdrawn: {driver.published}")
 
 
 @case
-def an_error_in_wrapped_lines_is_told_in_whole_sentences(world):
+def wrapped_lines_of_an_error_become_whole_sentences(world):
     message = ("not enough memory on GPU 0 (NVIDIA H100 80GB HBM3) for /device:GPU:0 of lease\n    k8s-7\n  asked for    2.00MiB   guaranteed"
                " memory\n  held by    768.00MiB   /device:GPU:0 of lease train (user anna, pid\n                         4242)\n"
                "  try: raise the limit:\n         ulimit -n 16384\n       wait longer")
@@ -367,7 +367,7 @@ def the_file_of_a_claim_that_is_there_stays(world):
 
 
 @case
-def a_kubelet_that_starts_again_deletes_slices(world):
+def slices_that_a_restarted_kubelet_deletes_are_made_again(world):
     world.kill_driver()
     world.start_driver(resync="3600")
     eventually(world.api.slice, "the slice is there")
@@ -403,7 +403,7 @@ def restarts_of_lgpud_are_survived(world):
 
 
 @case
-def a_taken_name_is_in_nobodys_way(world):
+def a_foreign_lease_of_the_same_name_is_replaced(world):
     claim = world.claim(("m", NODE, world.device(0), "64Mi"))
     made = world.lgpu("create", "--managed", "--name", f"k8s-{claim[2]}", "-m", "2MiB")
     expect(made.returncode == 0, made.stderr)
@@ -413,7 +413,7 @@ def a_taken_name_is_in_nobodys_way(world):
 
 
 @case
-def a_stopped_driver_takes_its_sockets_along(world):
+def a_stopped_driver_removes_its_sockets(world):
     world.driver.send_signal(signal.SIGTERM)
     expect(world.driver.wait(60) == 0, world.log())
     expect(not world.kubelet.registry.exists(), "kubelet sees that it is gone")

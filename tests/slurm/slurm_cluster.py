@@ -80,7 +80,7 @@ class Cluster:
         for file in (self.root / "packaging/slurm").iterdir():
             if file.is_file():
                 shutil.copy(file, etc / file.name)
-        # Two nodes of one machine: which lgpud is the node's is said by its name.
+        # Two nodes of one machine: the node's name is the name of its lgpud's directory.
         (etc / "lgpu-slurm.conf").write_text(
             f"LGPU_ENDPOINT={self.folder}/lgpu/$SLURMD_NODENAME\nPATH={self.environment['PATH']}\n"
             f"export PATH SLURM_CONF={etc}/slurm.conf\n")
@@ -146,7 +146,8 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         self.has_option = shutil.which("gcc") is not None and pathlib.Path("/usr/include/slurm/spank.h").exists()
         if self.has_option:
             subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", plugin, etc / "spank_lgpu.c"], check=True)
-            (etc / "plugstack.conf").write_text(f"optional {plugin}\n")
+            sample = (etc / "plugstack.conf.sample").read_text()
+            (etc / "plugstack.conf").write_text(sample.replace("/usr/lib/slurm/spank_lgpu.so", str(plugin)))
 
     def launch(self, name, argv, **more):
         log = open(self.folder / "log" / f"{name}.out", "ab")

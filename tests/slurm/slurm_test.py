@@ -4,8 +4,10 @@
 slurm_test.py ROOT BUILD [CASE ...]   ends with 77 where it cannot run, and says why"""
 
 import concurrent.futures
+import os
 import pathlib
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -48,7 +50,7 @@ def started(cluster, job):
 
 
 @case
-def a_job_has_what_slurm_gave_it(cluster):
+def the_lease_has_the_memory_that_slurm_allotted(cluster):
     job = cluster.submit("echo lease $LGPU_LEASE; lgpu verify; echo verify $?; touch done.$SLURM_JOB_ID; "
                          "while [ ! -e go ]; do sleep 0.1; done", "-w", "n0", "--gres=shard:100")
     other = cluster.submit("lgpu ls --query lease --format csv,noheader; lgpu verify; echo verify $?", "-w", "n0",
@@ -69,7 +71,7 @@ def a_job_has_what_slurm_gave_it(cluster):
 
 
 @case
-def the_lease_is_on_slurms_card(cluster):
+def the_lease_is_on_the_card_that_slurm_chose(cluster):
     # Only the second card of n1 is large enough, and gres.conf has it first.
     job = cluster.submit(f"{HELD}; lgpu verify", "-w", "n1", "--gres=shard:200")
     expect(running(cluster, job, "n1") == (1, 200), f"{cluster.leases()}")
@@ -91,7 +93,7 @@ def a_job_waits_for_freed_memory(cluster):
 
 
 @case
-def a_killed_job_leaves_nothing(cluster):
+def a_killed_job_leaves_no_lease(cluster):
     job = cluster.submit("echo started; sleep 300", "-w", "n0", "--gres=shard:100")
     running(cluster, job)
     started(cluster, job)
@@ -100,7 +102,7 @@ def a_killed_job_leaves_nothing(cluster):
 
 
 @case
-def a_killed_slurmstepd_leaves_nothing(cluster):
+def a_killed_slurmstepd_leaves_no_lease(cluster):
     job = cluster.submit("echo started; sleep 300", "-w", "n0", "--gres=shard:100", "--no-requeue")
     running(cluster, job)
     started(cluster, job)
@@ -137,6 +139,78 @@ def more_than_a_card_is_refused_at_submit(cluster):
 
 
 @case
+def a_gres_conf_without_sizes_is_reported(cluster):
+    gres, log = cluster.folder / "etc/gres.conf", cluster.folder / "log/slurmctld"
+    lines = gres.read_text()
+    text = "the GPU memory of jobs is not checked at submission: "
+
+    def submit(*flags):
+        return cluster.run("sbatch", "--parsable", "-o", "%j.out", "-n", "1", *flags, "--wrap", "true", user=USERS[0])
+
+    without_files = "".join(f"{line.split(' File=')[0]}\n" if "Name=shard" in line else f"{line}\n" for line in lines.splitlines())
+    in_a_comment = without_files + "# Name=shard Count=4096 File=/dev/nvidia0\n"
+    try:
+        for content, reason in ((None, "No such file"), (without_files, "has no line Name=shard"), (in_a_comment, "has no line Name=shard")):
+            if content is None:
+                gres.unlink()
+            else:
+                gres.write_text(content)
+            for _ in range(2):
+                submitted = submit("--gres=shard:400")
+                expect("the GPU memory of this job is not checked" in submitted.stderr, f"{reason}: {submitted.stderr}")
+                job = int(submitted.stdout)
+                expect(cluster.state(job) == "PENDING", f"no card is large enough: {cluster.job(job)[1]}")
+                cluster.run("scancel", str(job))
+            expect(f"gres.conf{':' if content is None else ''} {reason}" in log.read_text().split(text)[-1], f"the log: {reason}")
+        expect(log.read_text().count(text) == 2, "the log has each reason once")
+        plain = submit()
+        expect(plain.stderr == "", f"a job without shards gets no message: {plain.stderr}")
+        cluster.wait(int(plain.stdout), "COMPLETED")
+    finally:
+        gres.write_text(lines)
+    refused = cluster.submit("true", "--gres=shard:400", check=False)
+    expect("400 MiB of GPU memory fit on no card" in refused.stderr, "the check is made again")
+
+
+@case
+def only_tasks_with_shards_wait_for_lgpud(cluster):
+    # A double of lgpu says that lgpud does not answer, and one of sleep takes no time.
+    doubles = cluster.folder / "doubles"
+    doubles.mkdir()
+    tries = doubles / "tries"
+    for name, text in (("lgpu", f"echo try >> {tries}\nexit 69\n"), ("sleep", "")):
+        (doubles / name).write_text(f"#!/bin/sh\n{text}")
+        (doubles / name).chmod(0o755)
+    prolog = str(cluster.root.resolve() / "packaging/slurm/lgpu-taskprolog")
+    for variables, count, code in ((["SLURM_JOB_GPUS=0", "SLURM_SHARDS_ON_NODE=100"], 20, 1), (["SLURM_JOB_GPUS=0"], 1, 0), ([], 0, 0)):
+        tries.write_text("")
+        result = cluster.run("env", f"PATH={doubles}:/usr/bin:/bin", "SLURM_JOB_ID=1", *variables, prolog, check=False)
+        expect(len(tries.read_text().splitlines()) == count, f"{variables}: {tries.read_text()}")
+        expect(result.returncode == code, f"{variables}: {result}")
+        expect(("print lgpu: this task has no lease" in result.stdout) == (code == 1), f"{variables}: {result}")
+
+
+@case
+def the_samples_fit_together(cluster):
+    sample = cluster.root / "packaging/slurm"
+    etc = cluster.folder / "samples"
+    etc.mkdir()
+    node = "NodeName=node[0-3] "
+    lines = [line.removeprefix("# ") for line in (sample / "slurm.conf.sample").read_text().splitlines()]
+    (etc / "slurm.conf").write_text("ClusterName=samples\nSlurmctldHost=localhost\n" + "\n".join(
+        line.replace("...", "NodeHostname=localhost CPUs=1") for line in lines if "=" in line and " " not in line or line.startswith(node)))
+    gres = (sample / "gres.conf.sample").read_text()
+    for card in range(8):
+        file = etc / f"nvidia{card}"
+        os.mknod(file, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # of the null device
+        gres = gres.replace(f"/dev/nvidia{card}", str(file))
+    (etc / "gres.conf").write_text(gres)
+    read = cluster.run("slurmd", "-f", str(etc / "slurm.conf"), "-N", "node1", "-G")
+    found = read.stdout + read.stderr
+    expect(found.count("Name=gpu Type=nvidia_h200") == 8 and found.count("Name=shard") == 8, found)
+
+
+@case
 def each_component_of_a_heterogeneous_job_has_a_lease(cluster):
     job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", ":", "-n", "1", "-w", "n1", "--gres=shard:40")
     wanted = [("n0", f"slurm-{job}", 100), ("n1", f"slurm-{job + 1}", 40)]
@@ -147,8 +221,8 @@ def each_component_of_a_heterogeneous_job_has_a_lease(cluster):
 
 
 @case
-def a_job_whose_part_slurmctld_does_not_tell_goes_back(cluster):
-    # The prolog's squeue alone has no answer; slurmd sets this variable for it.
+def a_job_goes_back_when_squeue_does_not_name_its_part(cluster):
+    # This squeue fails in the prolog alone: slurmd sets SLURMD_NODENAME there.
     squeue = cluster.folder / "bin/squeue"
     squeue.write_text(f'#!/bin/sh\n[ -z "$SLURMD_NODENAME" ] || exit 1\nexec {shutil.which("squeue")} "$@"\n')
     squeue.chmod(0o755)
@@ -164,8 +238,8 @@ def a_job_whose_part_slurmctld_does_not_tell_goes_back(cluster):
 
 
 @case
-def texts_of_a_user_are_not_taken_for_slurms(cluster):
-    # Each of them claims more than Slurm gave.
+def texts_of_the_user_cannot_fake_slurms_record(cluster):
+    # Each name claims more shards than Slurm allotted.
     fake = "Nodes=n0 CPU_IDs=0 Mem=0 GRES=shard:200(IDX:0)"
     for name in (f"a name {fake}", f"Restarts=7 JOB_GRES=shard:200 {fake} JobId=1"):
         job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", "--job-name", name, "--comment", fake)
@@ -181,7 +255,7 @@ def texts_of_a_user_are_not_taken_for_slurms(cluster):
     state = ["squeue", "-h", "-j", str(job), "-t", "all", "-o", "%T"]
     eventually(lambda: cluster.run(*state).stdout == "CANCELLED\n", 120, "the job of that name does not start")
     expect("its name, account or a path has a line break" in cluster.run("scontrol", "show", "job", str(job)).stdout, "the comment")
-    expect(not cluster.leases(), f"no lease is made by a text: {cluster.leases()}")
+    expect(not cluster.leases(), f"the text of a user makes no lease: {cluster.leases()}")
     held = cluster.submit("true", "-w", "n0", "--gres=shard:100", "--job-name", "two\nlines\nJobId=2", "--requeue")
     reason = ["squeue", "-h", "-j", str(held), "-o", "%T %r"]
     eventually(lambda: "held" in cluster.run(*reason).stdout.lower(), 120, lambda: f"it is held: {cluster.run(*reason).stdout}")
@@ -205,7 +279,7 @@ def a_user_cannot_raise_the_jobs_limit(cluster):
 
 
 @case
-def a_name_that_a_user_took_is_in_nobodys_way(cluster):
+def a_users_lease_of_the_same_name_does_not_block_the_jobs_lease(cluster):
     first = cluster.submit("true", "-w", "n1", "--gres=shard:2")
     cluster.wait(first, "COMPLETED")
     taken = [f"slurm-{first + ahead}" for ahead in (1, 2)]
@@ -228,11 +302,11 @@ def arrays_and_steps_share_cards_and_leases(cluster):
     expect(sorted(cards) == [0, 0, 1, 1], f"two on a card: {cluster.leases()}")
     expect({lease[3] for lease in cluster.leases()} == {120}, f"{cluster.leases()}")
     let_go(cluster, array)
-    steps = cluster.submit("srun -n 2 sh -c 'echo lease $LGPU_LEASE'; srun -n 1 lgpu verify; echo verify $?", "-w", "n1",
-                           "-n", "2", "--gres=shard:64")
+    steps = cluster.submit("srun -n 2 sh -c 'echo lease $LGPU_LEASE'; srun -n 1 --gres=shard:32 sh -c 'echo lease $LGPU_LEASE'; "
+                           "srun -n 1 lgpu verify; echo verify $?", "-w", "n1", "-n", "2", "--gres=shard:64")
     cluster.wait(steps, "COMPLETED")
     leases = [line for line in cluster.output(steps).splitlines() if line.startswith("lease l-")]
-    expect(len(leases) == 2 and len(set(leases)) == 1, f"tasks of a step are in the job's lease: {cluster.output(steps)}")
+    expect(len(leases) == 3 and len(set(leases)) == 1, f"the tasks of both steps are in the job's lease: {cluster.output(steps)}")
     expect("verify 0" in cluster.output(steps), cluster.output(steps))
     direct = cluster.run("srun", "-n", "1", "-w", "n1", "--gres=shard:50", "sh", "-c", "lgpu verify && echo $LGPU_LEASE", user=USERS[1])
     expect("\nl-" in direct.stdout, direct.stdout)
@@ -248,17 +322,17 @@ def a_job_on_two_nodes_has_a_lease_on_each(cluster):
 
 
 @case
-def an_option_asks_for_memory(cluster):
+def the_option_gpu_memory_asks_for_shards(cluster):
     if not cluster.has_option:
-        print("        an_option_asks_for_memory was left out: no gcc, or no slurm/spank.h (libslurm-dev)")
+        print("        the_option_gpu_memory_asks_for_shards was left out: no gcc, or no slurm/spank.h (libslurm-dev)")
         return
     job = cluster.submit(f"{HELD}; srun -n 1 lgpu verify; echo verify $?", "-w", "n0", "--gpu-memory=128MiB")
     expect(running(cluster, job)[1] == 128, f"{cluster.leases()}")
     let_go(cluster, job)
     cluster.wait(job, "COMPLETED")
     expect("verify 0" in cluster.output(job), cluster.output(job))
-    for size, text in (("1G", "1024 MiB of GPU memory fit on no card"), ("8T", "--gpu-memory=8T: a size such as"),
-                       ("0G", "--gpu-memory=0G: a size such as")):
+    for size, text in (("1G", "1024 MiB of GPU memory fit on no card"), ("8T", "--gpu-memory=8T is not a size"),
+                       ("0G", "--gpu-memory=0G is not a size")):
         refused = cluster.submit("true", f"--gpu-memory={size}", check=False)
         expect(not isinstance(refused, int) and text in refused.stderr, f"{size}: {refused}")
     twice = cluster.submit("true", "--gpu-memory=8M", "--gres=shard:8", check=False)
@@ -277,7 +351,7 @@ def whole_cards_and_shares_exclude_each_other(cluster):
 
 
 @case
-def restarts_lose_nothing(cluster):
+def a_job_and_its_lease_survive_restarts_of_the_daemons(cluster):
     job = cluster.submit("echo started; while [ ! -e again ]; do sleep 0.1; done; lgpu verify; echo verify $?", "-w", "n0",
                          "--gres=shard:100")
     running(cluster, job)
@@ -317,7 +391,7 @@ def a_failed_node_comes_back_clean(cluster):
 
 
 @case
-def the_sweep_ends_what_no_epilog_ended(cluster):
+def the_sweep_ends_leases_that_no_epilog_ended(cluster):
     stays, gone = (cluster.submit("echo started; sleep 300", "-w", "n0", "--gres=shard:100") for _ in range(2))
     for job in (stays, gone):
         running(cluster, job)
@@ -331,7 +405,7 @@ def the_sweep_ends_what_no_epilog_ended(cluster):
     sweep = str(cluster.folder / "etc/lgpu-sweep")
     cluster.end("slurmctld")
     cluster.run(sweep, "n0")
-    expect(len(cluster.leases()) == 2, "while slurmctld is silent nothing is touched")
+    expect(len(cluster.leases()) == 2, "the sweep ends no lease while slurmctld does not answer")
     cluster.start_slurmctld()
     eventually(lambda: cluster.state(stays) == "RUNNING", 60, "slurmctld answers")
     cluster.run(sweep, "n0")
@@ -353,6 +427,20 @@ def a_node_without_lgpud_gives_the_job_back(cluster):
     cluster.start_lgpud("n1")
     cluster.run(sweep, "n1")
     expect("DRAIN" not in cluster.run("scontrol", "-o", "show", "node", "n1").stdout, "and undrains")
+    cluster.wait(job, "COMPLETED", seconds=150)
+    expect("verify 0" in cluster.output(job), cluster.output(job))
+
+
+@case
+def a_job_goes_back_when_the_card_has_no_memory_for_it(cluster):
+    endpoint = ("lgpu", "--endpoint", f"{cluster.folder}/lgpu/n1")
+    # Slurm does not know of this lease, which is on the card of 256 MiB.
+    cluster.run(*endpoint, "create", "--name", "taken", "-m", "200MiB", "--guarantee", "200MiB", user=USERS[0])
+    job = cluster.submit("lgpu verify; echo verify $?", "-w", "n1", "--gres=shard:200", user=USERS[1])
+    eventually(lambda: "Comment=lgpu on n1: no lease of 200MiB: not enough memory" in cluster.job(job)[1], 120,
+               lambda: f"the comment says why: {cluster.job(job)[1]}")
+    cluster.wait(job, "PENDING")
+    cluster.run(*endpoint, "rm", "taken", user=USERS[0])
     cluster.wait(job, "COMPLETED", seconds=150)
     expect("verify 0" in cluster.output(job), cluster.output(job))
 
@@ -392,7 +480,7 @@ def main():
                 function(cluster)
                 cluster.nothing_left()
                 print(f"ok      {function.__name__} ({time.monotonic() - started:.0f} s)", flush=True)
-            except Exception:  # the next cases are told apart from this one
+            except Exception:  # prints the failure with the logs; the next cases do not run
                 failed.append(function.__name__)
                 print(f"FAILED  {function.__name__}\n{traceback.format_exc()}\n{cluster.logs()}", flush=True)
                 cluster.run("scancel", "--state=RUNNING", check=False)

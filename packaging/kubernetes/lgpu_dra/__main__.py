@@ -104,7 +104,7 @@ class Upkeep:
             self._tell("slice", [str(error)])
 
     def _tend(self):
-        """Whether all claims were looked after."""
+        """Whether the upkeep of every claim succeeded."""
         try:
             failures = self._driver.tend()
         except LeaseError as error:
@@ -113,7 +113,7 @@ class Upkeep:
         return not failures
 
     def _tell(self, what, texts):
-        """Once, not at each look."""
+        """Logs each text once, not at each look."""
         for text in texts:
             if text not in self._told.get(what, []):
                 log.warning("%s", text)

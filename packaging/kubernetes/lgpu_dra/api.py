@@ -15,7 +15,7 @@ class ApiError(Exception):
 
 
 class ApiSilent(ApiError):
-    """It does not answer at all."""
+    """The API server does not answer at all."""
 
 
 class Api:
@@ -31,7 +31,7 @@ class Api:
         self._to_json = client.ApiClient().sanitize_for_serialization
 
     def _call(self, what, method, *args):
-        """None: there is no such object."""
+        """The method's result, or None: there is no such object."""
         try:
             return method(*args, _request_timeout=PATIENCE)
         except ApiException as error:
@@ -46,7 +46,7 @@ class Api:
         return self._call(f"read claim {namespace}/{name}", self._resource.read_namespaced_resource_claim, name, namespace)
 
     def publish(self, devices):
-        """Makes the node's slice say exactly this; True: it said something else."""
+        """Writes exactly these devices to the node's slice. True: the slice has changed."""
         name = f"{self._node}-{self._driver}"
         found = self._call(f"read slice {name}", self._resource.read_resource_slice, name)
         pool = client.V1ResourcePool(name=self._node, generation=1, resource_slice_count=1)
@@ -65,7 +65,7 @@ class Api:
         return True
 
     def _owners(self):
-        """The slice goes with its node."""
+        """The owner of the slice is its node, so the slice is deleted with the node."""
         node = self._call(f"read node {self._node}", self._core.read_node, self._node)
         if node is None:
             raise ApiError(f"there is no node {self._node}: NODE_NAME must be the name that kubelet has registered")

@@ -77,7 +77,7 @@ class Driver:
     def prepare(self, claim):
         """[(request, pool, device, CDI ids)]. ClaimError, LeaseError, ApiError."""
         if not _UID.fullmatch(claim.uid):
-            raise ClaimError(f"claim {claim.namespace}/{claim.name} has the UID {claim.uid!r}, which is none of Kubernetes'")
+            raise ClaimError(f"claim {claim.namespace}/{claim.name} has the UID {claim.uid!r}, which is not a UID of Kubernetes")
         with self._alone(claim.uid):
             results = self._results(claim)
             served = {cards.device_name(card["uuid"]): card for card in self._leases.snapshot()[0]}
@@ -91,7 +91,7 @@ class Driver:
             return prepared
 
     def _results(self, claim):
-        """The results of the scheduler for the claim on this node's cards."""
+        """The scheduler's results for the claim on this node's cards."""
         what = f"claim {claim.namespace}/{claim.name}"
         found = self._api.claim(claim.namespace, claim.name)
         if found is None:
@@ -186,14 +186,14 @@ class Driver:
     # --- unprepare
 
     def unprepare(self, claim):
-        """Ends the claim's leases; none is as well. LeaseError, also where memory is not back yet: kubelet asks again."""
+        """Ends the claim's leases, if it has any. LeaseError, also if the memory is not back yet: kubelet repeats the call."""
         if not _UID.fullmatch(claim.uid):
             return
         with self._alone(claim.uid):
             self._end(claim.uid)
 
     def _end(self, uid):
-        """The claim's leases and files end."""
+        """Ends the claim's leases and removes its files."""
         files = self._files(uid)
         named = {file.name.removeprefix("lgpu-").removesuffix(".json") for file in files}
         for name in sorted({lease["name"] for lease in self._leases_of(uid)} | named | {NAME + uid}):
@@ -208,8 +208,8 @@ class Driver:
     # --- leftovers
 
     def tend(self):
-        """Ends leases and removes files of claims that are gone, writes files that are missing. Where lgpud or the API server does
-        not answer nothing is touched. Returns why claims could not be looked after; each of them is by itself. LeaseError."""
+        """Ends leases and removes files of claims that are gone, and writes files that are missing. Changes nothing while lgpud or
+        the API server does not answer. Returns an error for each claim that failed; the other claims are done. LeaseError."""
         uids = {lease["labels"][UID] for lease in self._leases.snapshot()[1] if _claim_of(lease.get("labels", {}))}
         for file in [*self._cdi.glob(f"lgpu-{NAME}*.json"), *self._cdi.glob(f"lgpu-{NAME}*.claim")]:
             uids.add(file.name.removeprefix(f"lgpu-{NAME}").split(".")[0])
@@ -218,7 +218,7 @@ class Driver:
             try:
                 with self._alone(uid):
                     self._tend_claim(uid)
-            except ApiSilent as error:  # for the other claims as well, after its timeout
+            except ApiSilent as error:  # every other claim would wait for the same timeout
                 return [*failures, str(error)]
             except (ApiError, LeaseError, OSError) as error:
                 failures.append(f"the claim of UID {uid}: {error}")
@@ -229,7 +229,7 @@ class Driver:
         claim = _claim_of(leases[0]["labels"])[:2] if leases else self._recorded(uid)
         if claim is None:
             for file in self._files(uid):
-                log.info("removing %s: it is of no lease and of no claim", file.name)
+                log.info("removing %s: no lease and no claim has it", file.name)
                 file.unlink(missing_ok=True)
             return
         found = self._api.claim(*claim)
@@ -253,12 +253,13 @@ class Driver:
         return (namespace, name) if namespace and name else None
 
     def devices(self):
-        """The cards as they are, for the scheduler."""
+        """The devices of this node's cards, for the scheduler."""
         found, _ = self._leases.snapshot()
         return [device for device in (cards.device_of(card, self._overhead) for card in found) if device is not None]
 
     def publish(self, devices):
-        """To the API server; no device: no new claim is placed here. True: it was news."""
+        """Writes the devices to the node's slice. With no device, the scheduler places no new claim here. True: the slice has
+        changed."""
         return self._api.publish(devices)
 
 

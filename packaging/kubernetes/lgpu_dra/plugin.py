@@ -28,7 +28,7 @@ class Plugin:
         self._driver, self._on_registered = driver, on_registered
         self._dra_socket = pathlib.Path(plugin_folder) / "dra.sock"
         self._registry_socket = pathlib.Path(registry_folder) / f"{driver.name}-reg.sock"
-        self.registered = None  # what kubelet said last
+        self.registered = None  # kubelet's last answer
         self._servers = [
             # Registration last: kubelet calls as soon as it sees that socket.
             self._serve(self._dra_socket, messages.DRA_SERVICE, {
@@ -72,7 +72,7 @@ class Plugin:
     # --- claims
 
     def _each(self, claims, call):
-        """{uid: (result, error)}: a claim that fails is told with its reason, and the others go on."""
+        """{uid: (result, error)}: a claim that fails has the reason as its error, and does not stop the other claims."""
         answers = {}
         for claim in claims:
             try:
