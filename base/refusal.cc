@@ -87,7 +87,7 @@ std::pair<std::string, std::string_view> HeadlineStart(const Refusal& refusal) {
     case RefusalReason::kMapCount:
       return {"too many memory mappings (vm.max_map_count)", " on "};
     case RefusalReason::kDeadlock:
-      if (refusal.holders.empty()) return {"no other program holds memory of " + CardName(refusal), " for "};
+      if (refusal.holders.empty()) return {"no other lease holds memory of " + CardName(refusal), " for "};
       return {"all holders of " + CardName(refusal) + " wait for each other; refused", " for "};
     case RefusalReason::kBackend:
       return {"driver or machine had less memory than expected", " on "};

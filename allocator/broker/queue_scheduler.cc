@@ -138,13 +138,18 @@ void QueueScheduler::AskForCard(WaiterId id, CardId card) {
 
 // A session counts as waiting if it returns nothing to the card before it is served: it waits on each of its
 // devices that has memory beyond the guarantee.
-std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) const {
+std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) {
+  const Ledger::CardView memory = tables_.ledger.View(card);
   std::map<SessionId, WaiterId> youngest;  // of each session that waits for the card
   std::set<std::pair<LogicalId, SessionId>> waiting;
   for (const WaiterId id : tables_.queues.at(card).Order()) {
     const auto waiter = tables_.waiters.find(id);
     if (waiter == tables_.waiters.end()) continue;
     const Broker::GrowSpec& spec = waiter->second.spec;
+    // The user said how long a charge waits, and programs outside lgpu may end in that time.
+    const bool foreign_serves =
+        !memory.foreign.is_zero() && SaturatingSub(WishOf(id).need, memory.free()) <= memory.foreign;
+    if (waiter->second.charge && foreign_serves) return std::nullopt;
     youngest[spec.session] = std::max(youngest[spec.session], id);
     waiting.emplace(spec.device, spec.session);
   }

@@ -60,7 +60,7 @@ class QueueScheduler {
   /// Ends a request that waited only for memory that is idle or on its way back: no more comes.
   void GiveUp(WaiterId id);
   /// The youngest request, by a session that holds memory of the card, if all that do wait for the card.
-  std::optional<WaiterId> DeadlockVictim(CardId card) const;
+  std::optional<WaiterId> DeadlockVictim(CardId card);
 
   BrokerTables& tables_;
   ChargeTable& charges_;

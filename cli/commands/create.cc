@@ -37,8 +37,9 @@ class CreateCommand final : public Command {
     std::optional<int> stopped_by;  // never: a signal ends this process
     LGPU_ASSIGN_OR_RETURN(const v1::Lease lease,
                           CreateLease(flags_, connection, request, options, stopped_by));
-    if (const std::optional<std::string> note = management_.NoteOnCgroup())
+    if (const std::optional<std::string> note = management_.NoteOnCgroup()) {
       options.Note("lgpu: note: " + *note);
+    }
     if (options.json) {
       LGPU_RETURN_IF_ERROR(WriteOut(JsonLine(ToJson(lease))));
       return kExitOk;

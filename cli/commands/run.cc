@@ -77,7 +77,8 @@ class RunCommand final : public Command {
     memory_wait_flag_ =
         verb->add_option(
                 "--memory-wait", memory_wait_text_,
-                "How long an allocation of a command that knows nothing of lgpu waits for a full GPU")
+                "How long an allocation of a command that knows nothing of lgpu waits for a full GPU; "
+                "default: 2s")
             ->type_name("TIME");
     soft_flag_ = verb->add_flag(
         "--soft-placement,!--no-soft-placement", soft_placement_,

@@ -278,19 +278,22 @@ void LeaseSession::AwaitUncharges() {
   requests_.erase(request);
 }
 
-void LeaseSession::FollowDaemon() {
+bool LeaseSession::FollowDaemon() {
   Lock lock(mutex_);
   // The end of a connection is seen by reading alone; a thread that reads now sees it by itself.
   while (state_ == State::kJoined && !is_reading_ && Receive(lock, wire::Channel::kAtOnce)) {
   }
-  if (state_ != State::kAway || Clock::now() < next_look_) return;
-  if (!EnsureJoined(lock, Clock::now() + kLookPatience)) next_look_ = Clock::now() + kLookPause;
+  if (state_ == State::kAway && Clock::now() >= next_look_ &&
+      !EnsureJoined(lock, Clock::now() + kLookPatience)) {
+    next_look_ = Clock::now() + kLookPause;
+  }
+  return state_ != State::kOver;
 }
 
 std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
   if (card == kNoCard || !Join()) return std::nullopt;
   AwaitUncharges();
-  FollowDaemon();
+  const bool is_over = !FollowDaemon();
   const Card& asked = cards_[static_cast<std::size_t>(card)];
   std::uint64_t limit = 0, held = 0, unused = 0, card_free = 0;
   for (int reading = 0; reading < kReadings; ++reading) {
@@ -308,7 +311,7 @@ std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
     if (epoch % 2 == 0 && epoch == stats_->epoch.load()) break;
   }
   held -= std::min(held, unused);
-  const std::uint64_t left = limit - std::min(limit, held);
+  const std::uint64_t left = is_over ? 0 : limit - std::min(limit, held);
   return Figures{.limit = limit, .free = std::min(left, card_free + unused)};
 }
 

@@ -126,8 +126,9 @@ class LeaseSession {
   bool Receive(Lock& lock, Clock::time_point deadline);
   void Take(const wire::Frame& frame);
   void Lose();
-  /// Joins a daemon that was started again since; briefly, and not at each call while there is none.
-  void FollowDaemon();
+  /// Joins a daemon that was started again since; briefly, and not at each call while there is none. False:
+  /// the session is over for good.
+  bool FollowDaemon();
   /// Waits until the daemon has counted the earlier Uncharges.
   void AwaitUncharges();
   bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);

@@ -1,6 +1,5 @@
 #include "daemon/server/turn_news.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,37 +16,36 @@ void TurnNews::Look() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look_) return;
   next_look_ = now + kLookEvery;
+  std::map<Key, Told> waiting;
   for (const Broker::CardInfo& card : broker_.Cards()) {
-    const auto running = std::find_if(card.queue.begin(), card.queue.end(),
-                                      [](const Broker::Queued& request) { return request.turn_ends; });
-    const auto before = told_.find(card.id);
-    const bool same = before != told_.end() && running != card.queue.end() &&
-                      running->id == before->second.id && running->turns == before->second.turns;
-    if (same) continue;
-    if (before != told_.end()) {
-      const bool waits =
-          std::any_of(card.queue.begin(), card.queue.end(),
-                      [&before](const Broker::Queued& request) { return request.id == before->second.id; });
-      Tell(before->second, card.card.index,
-           waits ? "is over without enough memory; the request waits on" : "is over, and so is the request");
-      told_.erase(before);
-    }
-    if (running != card.queue.end()) {
-      Tell(*running, card.card.index, "has begun: free memory is held back for it (memory.max_drain)");
-      told_.emplace(card.id, *running);
+    for (const Broker::Queued& request : card.queue) {
+      const Key key(card.id, request.id);
+      const bool is_new = !told_.contains(key);
+      if (is_new && !request.turn_ends) continue;
+      const Told told{.request = request, .card = card.card.index};
+      if (is_new) {
+        Tell(told, absl::StrCat("turn ", request.turns + 1, " of the request for "),
+             " has begun: free memory is held back for it (memory.max_drain)");
+      }
+      waiting.emplace(key, told);
     }
   }
+  for (const auto& [key, told] : told_) {
+    if (!waiting.contains(key)) {
+      Tell(told, "the request for ", absl::StrCat(" waits no longer, after ", told.request.turns, " turns"));
+    }
+  }
+  told_ = std::move(waiting);
 }
 
-void TurnNews::Tell(const Broker::Queued& request, int card, const char* what) {
+void TurnNews::Tell(const Told& told, const std::string& before, const std::string& behind) {
   v1::Event event;
   event.set_kind(v1::Event::KIND_TURN);
-  event.set_lease_name(request.lease_name);
-  event.set_pid(request.pid);
-  event.set_text(absl::StrCat("turn ", request.turns + 1, " of the request for ", FormatBytes(request.asked),
-                              " on GPU ", card, " ", what));
+  event.set_lease_name(told.request.lease_name);
+  event.set_pid(told.request.pid);
+  event.set_text(absl::StrCat(before, FormatBytes(told.request.asked), " on GPU ", told.card, behind));
   // Turns of a user that the system does not know any more are shown to root alone.
-  events_.Append(std::move(event), FindUser(request.owner).value_or(0));
+  events_.Append(std::move(event), FindUser(told.request.owner).value_or(0));
 }
 
 }  // namespace lgpu::daemon

@@ -211,6 +211,7 @@ TEST_F(ShimTest, ARemovedLeaseGivesNoMore) {
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 20 * kMiB)), "ok");
   EXPECT_EQ(Run({"rm", lease}).code, 0);
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 20 * kMiB)), "error 2");
+  EXPECT_THAT(Ask(*client, "info"), ::testing::StartsWith("ok 0 ")) << "nothing is free";
   EXPECT_EQ(Ask(*client, "free a"), "ok");
   End(*client);
 }

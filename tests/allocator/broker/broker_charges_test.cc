@@ -562,6 +562,20 @@ TEST(BrokerDriverRefusalTest, TheCardIsLookedAtBeforeTheMemoryIsChargedAgain) {
   EXPECT_TRUE(broker->CheckInvariants().ok());
 }
 
+TEST_F(BrokerChargesTest, AChargeOfTheOnlyHolderWaitsForMemoryOutsideLgpu) {
+  Device(4_GiB);
+  const SessionId session = Session(1);
+  ASSERT_TRUE(Charges(session, 1_GiB));
+  broker_->observer().SetForeign(Card(0), 2_GiB);
+  const Broker::GrowAnswer waits = Charge(session, 2_GiB, milliseconds(5000));
+  ASSERT_TRUE(waits.wait.has_value()) << waits.status;
+  broker_->observer().SetForeign(Card(0), Bytes());
+  const Broker::GrowAnswer granted = broker_->Continue(*waits.wait);
+  EXPECT_TRUE(granted.status.ok() && !granted.wait) << granted.status;
+  // What even an empty card could not serve is refused at once.
+  EXPECT_FALSE(Charge(session, 2_GiB, milliseconds(5000)).wait.has_value());
+}
+
 TEST(BrokerBallastTest, PreallocatedChunksOfRealCardsAreSmall) {
   testing::CountingBackend backend({4_GiB}, k2MiB);
   backend.BecomeReal();

@@ -98,7 +98,7 @@ TEST(BrokerTest, TheOnlyHolderOfACardIsRefusedAtOnceAndToldSo) {
   const Broker::GrowAnswer refused = rig.Grow(session, device, kMiB * 24, std::chrono::hours(1));
   EXPECT_EQ(GetRefusal(refused.status).value_or(Refusal()).reason, RefusalReason::kDeadlock);
   const std::string text(refused.status.message());
-  EXPECT_THAT(text, HasSubstr("no other program holds memory of GPU 0 (simulated) for /device:GPU:0"));
+  EXPECT_THAT(text, HasSubstr("no other lease holds memory of GPU 0 (simulated) for /device:GPU:0"));
   EXPECT_THAT(text, HasSubstr("ask for at most 16.00MiB"));
 }
 
