@@ -110,8 +110,8 @@ TEST_F(TurnsTest, ARefusalNamesTheTurnAndLsShowsTheQueue) {
   // The death of the program that waits ends its turn.
   hog_.reset();
   EXPECT_TRUE(Eventually([&] { return Stats().cards(0).waiting_requests() == 0; }));
-  EXPECT_TRUE(Eventually(
-      [&] { return Lgpu({"events"}).find("waits no longer, after ") != std::string::npos; }));
+  EXPECT_TRUE(
+      Eventually([&] { return Lgpu({"events"}).find("waits no longer, after ") != std::string::npos; }));
   EXPECT_THAT(Alloc(*program, "t", 16), StartsWith("ok "));
   EXPECT_EQ(Ask(*program, "close c"), "ok");
   EXPECT_EQ(Ask(*idle, "close c"), "ok");

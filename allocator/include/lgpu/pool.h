@@ -43,7 +43,7 @@ struct AllocateOptions {
   /// caller makes `stream` wait for that write. For blocks of more than 64 KiB, of stream 0.
   StreamId filled_on = 0;
   /// See GrowRequest; more than a day means a day. At the limit it is also how long to wait for other threads
-  /// to free memory, if they used the pool (not only their caches) in that time; one alone is refused at once.
+  /// to free memory, if they used the pool beyond their caches in that time; one alone is refused at once.
   std::chrono::nanoseconds timeout{0};
   /// Only spare memory: mapped, or granted at once without a request of another session waiting for it. No
   /// program is asked to give memory back, no fence is waited for, no chunk moves. A failure does not count
