@@ -88,10 +88,14 @@ absl::Status RunLeaseCycles(const std::string& dir, int cycles, int threads) {
   });
 }
 
-absl::Status MakeDevices(Control& control, int leases, int devices_each) {
+absl::Status MakeDevices(Control& control, int leases, int devices_each, int owners) {
   for (int i = 0; i < leases; ++i) {
     v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
     request.set_name(absl::StrCat("load-", i));
+    if (owners > 1) {
+      request.mutable_management();
+      request.set_owner_uid(static_cast<std::uint32_t>(1 + i % owners));
+    }
     for (int device = 1; device < devices_each; ++device) *request.add_devices() = request.devices(0);
     LGPU_RETURN_IF_ERROR(control.CreateLease(request).status());
   }
