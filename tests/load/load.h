@@ -44,8 +44,8 @@ class LoadSession {
 /// `cycles` times, on `threads` threads: a session, its lease, one chunk granted and returned, and the end.
 absl::Status RunLeaseCycles(const std::string& dir, int cycles, int threads);
 
-/// `leases` leases that last, each of `devices_each` growing devices of 64 MiB. For more than one owner, users 1
-/// to `owners`, they are managed leases, which only root makes.
+/// `leases` leases that last, each of `devices_each` growing devices of 64 MiB. For more than one owner,
+/// users 1 to `owners`, they are managed leases, which only root makes.
 absl::Status MakeDevices(Control& control, int leases, int devices_each, int owners = 1);
 
 /// `sessions` sessions, on `threads` threads, grow and return at random for `rounds` rounds each, and end. A
