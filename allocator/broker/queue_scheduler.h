@@ -59,7 +59,8 @@ class QueueScheduler {
   void AskForCard(WaiterId id, CardId card);
   /// Ends a request that waited only for memory that is idle or on its way back: no more comes.
   void GiveUp(WaiterId id);
-  /// The youngest request, by a session that holds memory of the card, if all that do wait for the card.
+  /// The youngest request, by a session that holds memory of the card, if all that do wait for the card. None
+  /// while a charge waits that memory outside lgpu could serve: the programs there may end.
   std::optional<WaiterId> DeadlockVictim(CardId card);
 
   BrokerTables& tables_;

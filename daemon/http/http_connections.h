@@ -21,8 +21,8 @@ namespace lgpu::daemon {
 
 /// A BoundedServer is httplib's server with bounds for its clients: a request has a deadline as a whole,
 /// however its bytes trickle in, and so has its answer; and while others wait for a thread, a
-/// connection that has had one for more than a moment is closed. So a slow client keeps nobody out. A
-/// connection has one request.
+/// connection that has had one for more than a moment is closed. So slow clients cannot keep other users out.
+/// A connection has one request.
 ///
 /// Threads and places of connections are shared among users (CallPool, UserShares, PeerUser): a connection
 /// beyond its user's share of threads waits, and one beyond the share of places is answered 503.

@@ -69,8 +69,8 @@ std::map<std::uint64_t, CallPool::Line>::iterator CallPool::Next() {
 
 bool CallPool::OthersWaitFor(std::uint64_t user) {
   MutexLock lock(mutex_);
-  // While a thread is idle, a call that may start does not wait. The first thread that ends its call is for a
-  // user who has none.
+  // While a thread is idle, a call that may start does not wait. The next thread that becomes free goes to a
+  // user without a running call.
   const std::size_t free = std::max<std::size_t>(most_threads_ - running_, 1);
   if (running_ == threads_.size() && std::any_of(lines_.begin(), lines_.end(), [free](const auto& entry) {
         return !entry.second.calls.empty() && entry.second.running < free;

@@ -34,8 +34,8 @@ class CallPool {
 
   /// Runs `call` on one of the threads. `user`: mostly a uid.
   void Run(std::uint64_t user, std::function<void()> call);
-  /// Whether a call would start earlier if one of this user's ended: one of this user's own, or, where all
-  /// threads run calls, one of a user who has less than a share.
+  /// Whether a call would start earlier if one of this user's ended: a call of this user's, or, where all
+  /// threads run calls, a call of a user who runs less than a share.
   bool OthersWaitFor(std::uint64_t user);
   std::size_t threads() const;
 

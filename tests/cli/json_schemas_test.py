@@ -254,7 +254,7 @@ def check_program(out):
     out.schemas.check(json.loads(out.run(("trace", "train"), (0,)).stdout), "lgpu.trace/v1", "lgpu trace")
     check_followed(out)
     check_api(out, lease["id"])
-    check(out.one("trim", "train")["sessions"], "nobody was asked")
+    check(out.one("trim", "train")["sessions"], "trim asked no program")
     removed = out.one("rm", "train", "--kill")
     check(removed["terminated"] or removed["killed"], removed)
     return snapshot
