@@ -187,7 +187,8 @@ namespace {
 // ThreadSanitizer takes for a write to the range.
 PlainStatus MapOver(const void* address, int fd, std::size_t bytes, int protection) {
   void* const target = const_cast<void*>(address);
-  if (::syscall(SYS_mmap, target, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == -1) {
+  // All of the offset's bytes are read: an int would leave half of them to chance.
+  if (::syscall(SYS_mmap, target, bytes, protection, MAP_SHARED | MAP_FIXED, fd, off_t{0}) == -1) {
     return OsError("mmap of a session page", errno);
   }
   if (::madvise(target, bytes, MADV_DONTFORK) != 0) {
