@@ -22,8 +22,15 @@ extern "C" {
 
 #define LGPU_C_API __attribute__((visibility("default")))
 
+/* A program in C may pass any number; in C++ an enum has to allow for that. */
+#ifdef __cplusplus
+#define LGPU_C_ENUM(name) enum name : unsigned int
+#else
+#define LGPU_C_ENUM(name) enum name
+#endif
+
 /* The canonical codes of gRPC and absl. */
-typedef enum lgpu_code {
+typedef LGPU_C_ENUM(lgpu_code) {
   LGPU_OK = 0,
   LGPU_UNKNOWN = 2,
   LGPU_INVALID_ARGUMENT = 3,
@@ -39,7 +46,7 @@ typedef enum lgpu_code {
 } lgpu_code;
 
 /* The numbers are TensorFlow's. Elements of half and bfloat16 are uint16_t. */
-typedef enum lgpu_dtype {
+typedef LGPU_C_ENUM(lgpu_dtype) {
   LGPU_INVALID = 0,
   LGPU_FLOAT32 = 1,
   LGPU_FLOAT64 = 2,
