@@ -26,8 +26,9 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(LGPU_CCACHE ccache)
 if(LGPU_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # By relative paths, so that another build folder or checkout finds what this one has compiled.
-  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${LGPU_CCACHE})
+  # By relative paths, so that another build folder or checkout finds what this one has compiled. The sloppiness is what
+  # ccache wants for precompiled headers; no file of lgpu's has __TIME__.
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${LGPU_CCACHE})
 endif()
 
 add_library(lgpu_options INTERFACE)
@@ -43,10 +44,25 @@ endif()
 if(LGPU_SANITIZE)
   add_compile_options(-fsanitize=${LGPU_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LGPU_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND LGPU_SANITIZE MATCHES "address")
+    # One runtime for a program and the libraries that it opens, as g++ has it.
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libclang_rt.asan-${CMAKE_SYSTEM_PROCESSOR}.so
+                    OUTPUT_VARIABLE runtime OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    get_filename_component(runtime ${runtime} DIRECTORY)
+    add_link_options(-shared-libsan -Wl,-rpath,${runtime})
+  endif()
   if(LGPU_SANITIZE MATCHES "undefined")
     # To look at an address this check makes a pipe, which fails where a test has used the descriptors up.
     add_compile_options(-fno-sanitize=vptr)
   endif()
+endif()
+
+# Of libraries that stand for a driver: programs call them by other declarations of the same C functions, and with any number
+# for an enum of the driver's.
+add_library(lgpu_c_boundary INTERFACE)
+if(LGPU_SANITIZE MATCHES "undefined")
+  target_compile_options(lgpu_c_boundary INTERFACE
+    -fno-sanitize=enum $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)
 endif()
 
 # The memory of GPUs is served by any build: the driver is opened at run time. lgpu's kernels for them need the toolkit's

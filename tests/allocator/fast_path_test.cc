@@ -25,15 +25,9 @@
 
 #include "allocator/suballocator.h"
 #include "lgpu/pool.h"
+#include "tests/support/sanitizers.h"
 
 // Sanitizers have a heap of their own, and call the kernel when they like.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LGPU_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define LGPU_TEST_SANITIZED 1
-#endif
-#endif
 
 namespace {
 
@@ -41,14 +35,14 @@ std::atomic<std::uint64_t> heap_calls{0};
 
 }  // namespace
 
-#ifndef LGPU_TEST_SANITIZED
-void* operator new(std::size_t bytes) {
+#if !LGPU_TEST_ASAN && !LGPU_TEST_TSAN
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   heap_calls.fetch_add(1, std::memory_order_relaxed);
   if (void* const memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 #endif
 
 namespace lgpu {
@@ -144,7 +138,7 @@ TEST(FastPathTest, SteadyOperationsTakeNoHeapAndAskTheSourceForNothing) {
 }
 
 TEST(FastPathTest, SteadyOperationsMakeNoSystemCall) {
-#ifdef LGPU_TEST_SANITIZED
+#if LGPU_TEST_ASAN || LGPU_TEST_TSAN
   GTEST_SKIP() << "the sanitizer calls the kernel itself";
 #endif
   const pid_t child = fork();

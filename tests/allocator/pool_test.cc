@@ -32,19 +32,25 @@ namespace {
 thread_local std::uint64_t heap_allocations = 0;
 }
 
-// Counts this program's heap allocations; the array forms come here as well.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
+// Counts this program's heap allocations; the array forms come here as well. Visible, so that the shared
+// libraries of the program have the same heap.
+[[gnu::noinline, gnu::visibility("default")]] void* operator new(std::size_t bytes) {
   ++heap_allocations;
   void* const memory = std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+[[gnu::noinline, gnu::visibility("default")]] void* operator new(std::size_t bytes,
+                                                                 const std::nothrow_t&) noexcept {
   ++heap_allocations;
   return std::malloc(bytes);
 }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline, gnu::visibility("default")]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline, gnu::visibility("default")]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace lgpu {
 namespace {

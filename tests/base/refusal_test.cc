@@ -111,7 +111,9 @@ TEST(RefusalTest, NoLineIsLongerThan80ColumnsWithAnyNames) {
         *amount = huge;
       }
       refusal.asked = huge;
-      refusal.owners = {{std::string(150, '\xe2') + "MatMul", huge, 1u << 30}, {"", huge, 1}};
+      refusal.owners.clear();
+      refusal.owners.push_back({std::string(150, '\xe2').append("MatMul"), huge, 1u << 30});
+      refusal.owners.push_back({"", huge, 1});
       refusal.holders = {{std::string(63, 'h'), std::string(32, 'u'), 4194304, refusal.device, huge, huge},
                          {"idle", "", 0, "", Bytes(), huge}};
       refusal.advice.push_back(std::string(300, 'a'));

@@ -172,7 +172,7 @@ TEST_F(DevicePoolTest, TrimReturnsChunksThatNoBlockTouches) {
 }
 
 /// Two devices of a lease, with their upkeep.
-class MemorySessionTest : public ::testing::Test {
+class MemorySessionDevicesTest : public ::testing::Test {
  protected:
   DevicePool& memory(int i = 0) { return session_->memory(i); }
   void TellToTrim(const TrimOrder& order) {
@@ -192,7 +192,7 @@ class MemorySessionTest : public ::testing::Test {
       std::make_unique<MemorySession>(std::make_unique<FakeLease>(testing::FakeLeaseOptions{}, log_));
 };
 
-TEST_F(MemorySessionTest, TrimsAreAnsweredByTheirDevice) {
+TEST_F(MemorySessionDevicesTest, TrimsAreAnsweredByTheirDevice) {
   session_->StartUpkeep();
   for (int i = 0; i < 2; ++i) {
     ASSERT_EQ(*memory(i).AddStream(*session_->lease().backend().CreateStream(0, 0)), 0u);
@@ -208,7 +208,7 @@ TEST_F(MemorySessionTest, TrimsAreAnsweredByTheirDevice) {
   EXPECT_TRUE(session_->Close().ok());
 }
 
-TEST_F(MemorySessionTest, UpkeepCallsTheOwnersTask) {
+TEST_F(MemorySessionDevicesTest, UpkeepCallsTheOwnersTask) {
   std::atomic<int> calls{0};
   session_->StartUpkeep([&calls](Maintenance::TimePoint now) {
     ++calls;
@@ -221,7 +221,7 @@ TEST_F(MemorySessionTest, UpkeepCallsTheOwnersTask) {
   EXPECT_EQ(calls, last);
 }
 
-TEST_F(MemorySessionTest, CloseThatFoundNoDaemonIsRepeatable) {
+TEST_F(MemorySessionDevicesTest, CloseThatFoundNoDaemonIsRepeatable) {
   log_->close_status = absl::UnavailableError("lgpud is gone");
   EXPECT_TRUE(absl::IsUnavailable(session_->Close()));
   EXPECT_TRUE(session_->Close().ok());
@@ -229,12 +229,12 @@ TEST_F(MemorySessionTest, CloseThatFoundNoDaemonIsRepeatable) {
   EXPECT_EQ(log_->closes, 2);
 }
 
-TEST_F(MemorySessionTest, DestructorClosesTheLease) {
+TEST_F(MemorySessionDevicesTest, DestructorClosesTheLease) {
   session_.reset();
   EXPECT_EQ(log_->closes, 1);
 }
 
-TEST_F(MemorySessionTest, AForkedChildForgetsAndTheParentGoesOn) {
+TEST_F(MemorySessionDevicesTest, AForkedChildForgetsAndTheParentGoesOn) {
   session_->StartUpkeep();
   const absl::StatusOr<Block> block = memory().Allocate(2_MiB);
   ASSERT_TRUE(block.ok());

@@ -11,12 +11,7 @@
 #include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
 #include "tests/contract/device_backend_contract.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
+#include "tests/support/sanitizers.h"
 
 namespace lgpu {
 namespace {
@@ -111,7 +106,7 @@ TEST(SimulatedBackendTest, OutOfDescriptorsIsSaid) {
 }
 
 TEST(SimulatedBackendTest, OutOfMappingsIsSaid) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer's own allocator dies when there are no mappings left";
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer's own allocator dies when there are no mappings left";
   DevicePeer peer("Synchronous");
   EXPECT_EQ(peer.Ask("mappings"), "refused: " + std::string(RefusalReasonName(RefusalReason::kMapCount)));
 }
@@ -127,9 +122,9 @@ TEST(SimulatedBackendTest, DevicesAreTheSameEveryTime) {
 }
 
 TEST(SimulatedBackendTest, ForkedChildHasNoRegionAndIsRefused) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "MADV_DONTFORK has no effect in a program built with ThreadSanitizer";
-#endif
+  if (testing::kThreadSanitizer) {
+    GTEST_SKIP() << "MADV_DONTFORK has no effect in a program built with ThreadSanitizer";
+  }
   auto backend = Backend(false);
   const MappedChunk chunk = MustMapChunk(*backend);
   const pid_t child = fork();

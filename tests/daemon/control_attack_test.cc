@@ -10,6 +10,7 @@
 #include "tests/daemon/daemon_fixture.h"
 #include "tests/support/open_files_limit.h"
 #include "tests/support/raw_http2.h"
+#include "tests/support/sanitizers.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -92,14 +93,8 @@ std::uint64_t ResidentKib() {
   return 0;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 TEST_F(ControlAttackTest, UnfinishedRequestsTakeLittleMemory) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer keeps memory that was freed";
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer keeps memory that was freed";
   const std::uint64_t before = ResidentKib();
   constexpr std::uint32_t kLength = 4 << 20;
   const std::string part(60'000, 'x');

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/driver/shim_fixture.h"
+#include "tests/support/sanitizers.h"
 
 namespace lgpu::testing {
 namespace {
@@ -27,12 +28,10 @@ struct Way {
 class WaysInTest : public ShimTest, public ::testing::WithParamInterface<Way> {};
 
 TEST_P(WaysInTest, TheLimitHoldsAndTheFiguresFit) {
-#ifdef __SANITIZE_ADDRESS__
   const std::string_view way = GetParam().way;
-  if (way == "deepbind" || way == "dlmopen") {
+  if (kAddressSanitizer && (way == "deepbind" || way == "dlmopen")) {
     GTEST_SKIP() << "AddressSanitizer refuses RTLD_DEEPBIND, and its library cannot be there twice";
   }
-#endif
   StartMachine();
   const std::string opens = std::string(GetParam().opens) == "ABSOLUTE" ? FakeDriver() : GetParam().opens;
   auto client = Start("64MiB", {Client(GetParam().way), GetParam().way, opens});

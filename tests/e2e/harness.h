@@ -16,16 +16,11 @@
 #include "lgpu/v1/stats.pb.h"
 #include "proto/session_channel.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/sanitizers.h"
 
 namespace lgpu::testing {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 /// A Control is a gRPC connection to a daemon. Its members are Control's calls.
 class Control {

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/cpu/gemm.h"
+#include "tests/support/sanitizers.h"
 
 namespace lgpu::cpu {
 namespace {
@@ -71,9 +72,9 @@ TEST(BlasTest, ADamagedLibraryIsFailedPrecondition) {
 }
 
 TEST(BlasTest, WithoutRoomForThreadsMatMulIsLgpusOwnForTheTimeBeing) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer allows no threads in a child of a program that has some";
-#endif
+  if (lgpu::testing::kThreadSanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer allows no threads in a child of a program that has some";
+  }
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {

@@ -62,6 +62,7 @@ class Cluster:
         self.folder = pathlib.Path(folder)
         self.folder.chmod(0o755)
         self.processes = {}
+        self.reconfigured = 0.0
         self.environment = {
             "PATH": f"{self.folder}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "SLURM_CONF": f"{self.folder}/etc/slurm.conf", "HOME": str(self.folder), "LANG": "C.UTF-8"}
@@ -132,6 +133,7 @@ UnkillableStepTimeout=30
 SlurmctldTimeout=30
 SlurmdTimeout=10
 MessageTimeout=10
+BatchStartTimeout=1
 ReturnToService=2
 MinJobAge=600
 RequeueExit=0
@@ -213,6 +215,12 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         process.terminate()
         process.wait(60)
 
+    def reconfigure(self, name):
+        """The daemon reads its configuration again; a slurmd registers with slurmctld. At most once a second."""
+        if time.monotonic() - self.reconfigured > 1:
+            self.processes[name].send_signal(signal.SIGHUP)
+            self.reconfigured = time.monotonic()
+
     # --- ask
 
     def run(self, *words, user=None, check=True, timeout=60):
@@ -275,11 +283,12 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         file = self.folder / "out" / f"{job}.out"
         return file.read_text() if file.exists() else ""
 
-    def wait(self, job, *states, seconds=120):
-        """Waits until the job is in one of the states; at most until it has ended in another one."""
+    def wait(self, job, *states, seconds=120, meanwhile=lambda: None):
+        """Waits until the job is in one of the states, doing something `meanwhile`; at most until it has ended in another one."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
         def reached():
+            meanwhile()
             state = self.state(job)
             return state if state in (*states, *ended) else None
 

@@ -107,8 +107,8 @@ def a_killed_slurmstepd_leaves_no_lease(cluster):
     running(cluster, job)
     started(cluster, job)
     cluster.kill_processes_of(job)
-    # Slurm looks for such jobs now and then.
-    cluster.wait(job, "FAILED", "CANCELLED", "NODE_FAIL", seconds=240)
+    # Slurm looks for such jobs when a slurmd registers: now and then, or after a reconfiguration.
+    cluster.wait(job, "FAILED", "CANCELLED", "NODE_FAIL", seconds=240, meanwhile=lambda: cluster.reconfigure("slurmd-n0"))
 
 
 @case

@@ -25,7 +25,7 @@ struct Case {
 /// The rows of LGPU_TEST_CASES/`file`; none if it cannot be read, so that callers test for that.
 inline std::vector<Case> ReadCases(const std::string& file) {
   std::vector<Case> cases;
-  std::ifstream in(std::string(LGPU_TEST_CASES) + "/" + file);
+  std::ifstream in(std::string(LGPU_TEST_CASES).append("/").append(file));
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
     if (line.empty() || line.front() == '#') continue;
@@ -35,7 +35,7 @@ inline std::vector<Case> ReadCases(const std::string& file) {
       row.columns.push_back(line.substr(begin, end - begin));
       begin = end + 1;
     }
-    row.where = file + ":" + std::to_string(number) + " " + row.columns.front();
+    row.where.append(file).append(":").append(std::to_string(number)).append(" ").append(row.columns.front());
   }
   return cases;
 }

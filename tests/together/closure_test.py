@@ -13,7 +13,8 @@ import subprocess
 import sys
 
 RUNTIME = r"(ld-linux[-\w]*|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+)\.so\.\d+"
-SANITIZERS = r"lib(asan|ubsan|tsan)\.so\.\d+"
+CLANGS_SANITIZERS = r"libclang_rt\.\w+-\w+\.so"
+SANITIZERS = rf"lib(asan|ubsan|tsan)\.so\.\d+|{CLANGS_SANITIZERS}"
 ALLOWED = re.compile(rf"({RUNTIME}|{SANITIZERS}|libabsl_\w+\.so[.\d]*|libcares\.so\.2|libz\.so\.1|liblgpu\.so\.0)$")
 LIBC_ALONE = re.compile(r"(libc|ld-linux[-\w]*)\.so\.\d+$")
 
@@ -39,6 +40,8 @@ def closure(path):
         if name in found:
             continue
         found.add(name)
+        if re.fullmatch(CLANGS_SANITIZERS, name):  # in a folder of clang's, by RUNPATH
+            continue
         if name not in where:
             sys.exit(f"{name}, which {path} needs, is not where the loader looks")
         waiting += needed(where[name])

@@ -21,6 +21,7 @@
 #include "tests/allocator/broker/recording_log.h"
 #include "tests/support/broker_testing.h"
 #include "tests/support/counting_backend.h"
+#include "tests/support/sanitizers.h"
 
 namespace lgpu {
 namespace {
@@ -342,7 +343,8 @@ class Scenario {
     if (last <= request.asked_at || !program.guarantee.is_zero()) return;
 
     // One: no request waits for longer than a turn while the card has room for it.
-    std::optional<Time> fits_since;
+    constexpr Time kNever = Time::max();
+    Time fits_since = kNever;
     // Two: one that fits into what becomes free within any turn's length is served within
     // 2 x max_drain x waiting users, times its user's waiting requests.
     std::size_t users = 1, own = 1;
@@ -351,13 +353,13 @@ class Scenario {
       const auto next = std::next(moment);
       const Time until = next == moments_.end() ? last : std::min(last, next->at);
       if (request.bytes <= moment->free) {
-        fits_since = fits_since.value_or(moment->at);
-        counts_.fitting += until - *fits_since >= drain_ / 2 ? 1 : 0;
-        ASSERT_LE(until - *fits_since, drain_ + std::chrono::microseconds(1))
+        fits_since = std::min(fits_since, moment->at);
+        counts_.fitting += until - fits_since >= drain_ / 2 ? 1 : 0;
+        ASSERT_LE(until - fits_since, drain_ + std::chrono::microseconds(1))
             << "a request of " << request.bytes.count() << " bytes waits while " << moment->free.count()
             << " are free";
       } else {
-        fits_since.reset();
+        fits_since = kNever;
       }
       if (request.bytes > moment->free + moment->with_others) return;
       // A window of a turn's length starts at each moment; these end before the next one.
@@ -393,11 +395,7 @@ class Scenario {
 
 class TurnPromiseTest : public ::testing::TestWithParam<bool> {};
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint32_t kSeeds = 2'000;  // a sanitizer takes ten times as long
-#else
-constexpr std::uint32_t kSeeds = 10'000;
-#endif
+constexpr std::uint32_t kSeeds = testing::kSanitized ? 2'000 : 10'000;  // a sanitizer takes ten times as long
 
 TEST_P(TurnPromiseTest, HoldsInTenThousandRandomScenarios) {
   Counts counts;
