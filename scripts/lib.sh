@@ -21,6 +21,9 @@ build_jobs() {
   if ((fit < cores)); then say "$fit"; else say "$cores"; fi
 }
 
+# Twice as many tests at a time: half of their time they wait for processes and clocks.
+test_jobs() { say "$((2 * $(build_jobs)))"; }
+
 # Ends the script where this tree cannot be written into.
 writable() {
   [[ -w $ROOT && (! -e $ROOT/build || -w $ROOT/build) ]] ||
@@ -45,4 +48,33 @@ build() {
   if [[ ${CONFIGURE_ONLY:-} ]]; then return 0; fi
   (cd "$ROOT" && cmake --build --preset "$preset" -j "$(build_jobs)" ${1:+--target "$@"}) ||
     die "preset $preset does not build"
+}
+
+# run_ctest PRESET [ARGUMENT ...]: runs tests of a build, and writes down what skipped_tests wants to know.
+run_ctest() {
+  (cd "$ROOT" && ctest --preset "$1" -j "$(test_jobs)" --output-junit "$ROOT/build/$1/Testing/tests.xml" "${@:2}")
+}
+
+# skipped_tests BUILD ...: the tests that were skipped in these build folders, with their reasons: a line for each case that
+# skipped itself, and for a test whose program said as a whole that it cannot run here its last line.
+skipped_tests() {
+  local build
+  for build in "$@"; do
+    [[ -e $build/Testing/tests.xml && -e $build/Testing/Temporary/LastTest.log ]] || continue
+    awk -v build="$(basename "$build")" '
+      function skipped(name, reason) {
+        print "  " build ": " name ": " (reason == "" ? "no reason given" : reason)
+        told = 1
+      }
+      FNR == NR {
+        if (/<testcase name=.* status="notrun"/) {split($0, part, "\""); whole[part[2]] = 1}
+        next
+      }
+      /^[0-9]+\/[0-9]+ Testing: / {test = $3; told = 0; last = ""}
+      /: Skipped$/ {reason = ""; reading = 1; next}
+      /^\[  SKIPPED \] .* \([0-9]+ ms\)$/ {skipped($4, reason); reading = 0; next}
+      /^<end of output>/ {if (test in whole && !told) skipped(test, last); next}
+      reading && NF {reason = reason (reason == "" ? "" : " ") $0}
+      NF {last = $0}' "$build/Testing/tests.xml" "$build/Testing/Temporary/LastTest.log"
+  done | sort -u | grep . || say "  none"
 }
