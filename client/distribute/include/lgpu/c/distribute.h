@@ -20,7 +20,10 @@ typedef struct lgpu_replica lgpu_replica;         /* what a step sees; it lives 
 typedef struct lgpu_per_replica lgpu_per_replica; /* one tensor for each replica, by its number */
 typedef struct lgpu_variable lgpu_variable;       /* a value on the device of each replica */
 
-typedef LGPU_C_ENUM(lgpu_reduce_op) { LGPU_REDUCE_OP_SUM = 0, LGPU_REDUCE_OP_MEAN = 1 } lgpu_reduce_op;
+typedef enum lgpu_reduce_op LGPU_C_ANY_NUMBER {
+  LGPU_REDUCE_OP_SUM = 0,
+  LGPU_REDUCE_OP_MEAN = 1
+} lgpu_reduce_op;
 
 /* `devices` are names such as "GPU:1"; without any (count 0) there is a replica on each logical GPU, or on
  * each CPU where there is no GPU. The context outlives the strategy. LGPU_INVALID_ARGUMENT: a device twice,

@@ -24,13 +24,13 @@ extern "C" {
 
 /* A program in C may pass any number; in C++ an enum has to allow for that. */
 #ifdef __cplusplus
-#define LGPU_C_ENUM(name) enum name : unsigned int
+#define LGPU_C_ANY_NUMBER : unsigned int
 #else
-#define LGPU_C_ENUM(name) enum name
+#define LGPU_C_ANY_NUMBER
 #endif
 
 /* The canonical codes of gRPC and absl. */
-typedef LGPU_C_ENUM(lgpu_code) {
+typedef enum lgpu_code LGPU_C_ANY_NUMBER {
   LGPU_OK = 0,
   LGPU_UNKNOWN = 2,
   LGPU_INVALID_ARGUMENT = 3,
@@ -46,7 +46,7 @@ typedef LGPU_C_ENUM(lgpu_code) {
 } lgpu_code;
 
 /* The numbers are TensorFlow's. Elements of half and bfloat16 are uint16_t. */
-typedef LGPU_C_ENUM(lgpu_dtype) {
+typedef enum lgpu_dtype LGPU_C_ANY_NUMBER {
   LGPU_INVALID = 0,
   LGPU_FLOAT32 = 1,
   LGPU_FLOAT64 = 2,
