@@ -32,8 +32,8 @@ const Op& FillOp();
 const Op& TransposeOp();
 const Op& SumOp();
 const Op& MeanOp();
-const Op& SoftmaxCrossEntropyOp();
-const Op& ConcatOp();                     // "SparseSoftmaxCrossEntropyWithLogits"
+const Op& SoftmaxCrossEntropyOp();        // "SparseSoftmaxCrossEntropyWithLogits"
+const Op& ConcatOp();
 const Op* FindOp(std::string_view name);  // null: unknown
 /// Small inputs that the op takes, of `dtype` where it has a choice.
 std::vector<TensorSpec> ExampleInputs(const Op& op, DType dtype);
