@@ -42,7 +42,7 @@ class LeaseSession {
   explicit LeaseSession(Options options) : options_(std::move(options)) {}
 
   static constexpr int kNoCard = -1;
-  static constexpr int kMaxCards = ChargeTable::kMaxCards;
+  static constexpr int kMaxCards = SharedCharges::kMaxCards;
 
   /// Connects and attaches, if that has not been done. False: there is no daemon now, or no such lease.
   bool Join();

@@ -27,7 +27,7 @@ std::vector<v1::ChargedKind> ChargedByKind(const std::vector<Broker::Charged>& c
   std::map<std::string, Bytes> by_kind;
   for (const Broker::Charged& charge : charges) {
     Bytes untold = charge.used;
-    if (session.has_charge_words() && charge.index < ChargeTable::kMaxCards) {
+    if (session.has_charge_words() && charge.index < SharedCharges::kMaxCards) {
       const CardCharges& words = session.client_page()->charges.cards[charge.index];
       for (std::size_t i = 0; i < CardCharges::kKinds; ++i) {
         const Bytes part = std::min(Bytes(words.by_kind[i].load(std::memory_order_relaxed)), untold);

@@ -22,12 +22,12 @@ constexpr int kMaxTotals = 1024;
 /// The words of a client page. They share the ownership of the mapping.
 class PageAllowances final : public Allowances {
  public:
-  explicit PageAllowances(SharedPage<ChargeTable> table) : table_(std::move(table)) {}
+  explicit PageAllowances(SharedPage<SharedCharges> table) : table_(std::move(table)) {}
   std::atomic<std::uint64_t>& Free(std::size_t card) override { return table_->cards.at(card).free; }
   std::atomic<std::uint64_t>& Keep(std::size_t card) override { return table_->cards.at(card).keep; }
 
  private:
-  const SharedPage<ChargeTable> table_;
+  const SharedPage<SharedCharges> table_;
 };
 
 std::string CleanWhat(const std::string& what) {
@@ -45,7 +45,7 @@ bool Session::ShareAllowances() {
     Break(absl::InvalidArgumentError("a charge came in a version of the protocol that has none"));
     return false;
   }
-  PlainResult<SharedPage<ChargeTable>> table = SharedPages::MapCharges(state_->client_page());
+  PlainResult<SharedPage<SharedCharges>> table = SharedPages::MapCharges(state_->client_page());
   // Without the words every charge needs a frame.
   services_.broker.ShareAllowances(
       peer_.id, table.ok() ? std::make_shared<PageAllowances>(*std::move(table)) : nullptr);

@@ -150,15 +150,15 @@ PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage(std::siz
   return page;
 }
 
-PlainResult<SharedPage<ChargeTable>> SharedPages::MapCharges(const SharedPage<const ClientPage>& page) {
+PlainResult<SharedPage<SharedCharges>> SharedPages::MapCharges(const SharedPage<const ClientPage>& page) {
   struct stat info = {};
   if (::fstat(page.fd(), &info) != 0) return OsError("fstat of a session page", errno);
   if (info.st_size != static_cast<off_t>(sizeof(ClientPage))) {
     return PlainError(PlainCode::kInvalidArgument, "the session's version of the protocol has no charges");
   }
-  SharedPage<ChargeTable> charges;
+  SharedPage<SharedCharges> charges;
   LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, charges.mapping_,
-                              Map(page.fd(), PROT_READ | PROT_WRITE, sizeof(ChargeTable), kChargesOffset));
+                              Map(page.fd(), PROT_READ | PROT_WRITE, sizeof(SharedCharges), kChargesOffset));
   return charges;
 }
 

@@ -51,11 +51,12 @@ struct CardCharges {
   /// The client writes: bytes in use that another process may have opened (IPC, exported handles and pools).
   std::atomic<std::uint64_t> exported;
 };
-struct ChargeTable {
+/// The charges of all cards of the lease.
+struct SharedCharges {
   static constexpr std::size_t kMaxCards = 64;
   std::array<CardCharges, kMaxCards> cards;
 };
-static_assert(std::is_standard_layout_v<ChargeTable>);
+static_assert(std::is_standard_layout_v<SharedCharges>);
 
 /// The client writes, the daemon reads and believes nothing. The daemon writes `charges` too.
 struct ClientPage {
@@ -88,12 +89,12 @@ struct ClientPage {
   PlacementRing ring;
   /// A page of a session of an older version ends here.
   std::array<std::atomic<std::uint64_t>, 488> reserved_before_charges;
-  ChargeTable charges;
+  SharedCharges charges;
 };
 static_assert(std::is_standard_layout_v<ClientPage>);
 /// `charges` has memory pages of its own: the daemon can write to no other part of a client page.
-inline constexpr std::size_t kChargesOffset = sizeof(ClientPage) - sizeof(ChargeTable);
-static_assert(kChargesOffset % 4096 == 0 && sizeof(ChargeTable) % 4096 == 0);
+inline constexpr std::size_t kChargesOffset = sizeof(ClientPage) - sizeof(SharedCharges);
+static_assert(kChargesOffset % 4096 == 0 && sizeof(SharedCharges) % 4096 == 0);
 inline constexpr std::size_t kClientPageBytesWithoutCharges =
     kChargesOffset - 488 * sizeof(std::atomic<std::uint64_t>);
 
@@ -134,7 +135,7 @@ class SharedPages {
   static PlainResult<SharedPage<const ClientPage>> CreateClientPage(std::size_t bytes = sizeof(ClientPage));
   /// The daemon's second mapping of a client page: of `charges` alone, writable. INVALID_ARGUMENT for a page
   /// without charges. Other errors are the system's.
-  static PlainResult<SharedPage<ChargeTable>> MapCharges(const SharedPage<const ClientPage>& page);
+  static PlainResult<SharedPage<SharedCharges>> MapCharges(const SharedPage<const ClientPage>& page);
   /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size, seals or magic do not fit.
   /// A client page of a daemon of an older version has no `charges`: they must not be touched.
   static PlainResult<SharedPage<const StatsPage>> OpenStatsPage(UniqueFd fd);

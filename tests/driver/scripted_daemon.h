@@ -59,7 +59,7 @@ class ScriptedDaemon {
   std::thread thread_;
   SharedPage<StatsPage> stats_;
   SharedPage<const ClientPage> client_;
-  SharedPage<ChargeTable> words_;
+  SharedPage<SharedCharges> words_;
   std::vector<wire::Charge> late_;
 };
 
