@@ -33,6 +33,7 @@
 #include "client/runtime/open_lease.h"
 #include "client/session/daemon_connection.h"
 #include "lgpu/status.h"
+#include "proto/mapped_region.h"
 #include "proto/session_channel.h"
 #include "proto/wire/pages.h"
 #include "tests/support/daemon_process.h"
@@ -116,8 +117,8 @@ void GrantEcho(UniqueFd socket) {
   SessionChannel channel(std::move(socket));
   ReceivedFrame received;
   if (!channel.ReceiveInto(received).ok()) return;
-  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
-  auto page = SharedPages::CreateClientPage();
+  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage(MapWithBoost);
+  auto page = SharedPages::CreateClientPage(MapWithBoost);
   if (!stats.ok() || !page.ok()) return;
   v1::Frame welcome;
   welcome.mutable_welcome()->set_protocol_version(SessionChannel::kProtocolVersion);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "proto/mapped_region.h"
 #include "proto/wire/pages.h"
 
 namespace lgpu {
@@ -49,9 +50,9 @@ BENCHMARK(BM_BareCopy)->Threads(1)->Threads(2)->UseRealTime();
 // One page for all threads of a run: daemon's and client's mapping of the same memfd.
 struct Pages {
   Pages() {
-    auto daemon_page = SharedPages::CreateClientPage();
+    auto daemon_page = SharedPages::CreateClientPage(MapWithBoost);
     if (!daemon_page.ok()) return;
-    auto client_page = SharedPages::OpenClientPage(UniqueFd(::fcntl(daemon_page->fd(), F_DUPFD_CLOEXEC, 0)));
+    auto client_page = SharedPages::OpenClientPage(MapWithBoost, UniqueFd(::fcntl(daemon_page->fd(), F_DUPFD_CLOEXEC, 0)));
     if (client_page.ok()) {
       daemon = *std::move(daemon_page);
       client = *std::move(client_page);

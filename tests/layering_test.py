@@ -3,7 +3,7 @@
 
     base <- allocator <- kernels                       base, proto/wire <- proto
     allocator, proto <- daemon                         allocator, proto <- client/session
-    proto/wire <- client/driver (no abseil, no protobuf), client/distribute
+    proto/wire <- client/driver (no abseil, no protobuf); proto <- client/distribute
     proto <- client/control <- cli                     client/session, client/control, kernels <- client/runtime <- cli, client/distribute
     installed headers <- python
 
@@ -31,7 +31,7 @@ ALLOWED = {
     "client/control": {"base", "proto", "proto/wire"},
     "client/driver": {"base", "proto/wire"},
     "client/runtime": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control"},
-    "client/distribute": {"base", "allocator", "proto/wire", "kernels", "client/runtime"},
+    "client/distribute": {"base", "allocator", "proto", "proto/wire", "kernels", "client/runtime"},
     "cli": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control", "client/runtime",
             "client/driver"},
     "python": {"base", "allocator", "kernels", "client/runtime", "client/distribute"},

@@ -11,6 +11,7 @@
 
 #include "kernels/text.h"
 #include "lgpu/bytes.h"
+#include "proto/mapped_region.h"
 
 namespace lgpu::internal {
 namespace {
@@ -43,15 +44,6 @@ struct Wrapping {
 
 }  // namespace
 
-SharedSums::~SharedSums() { Unmap(); }
-
-void SharedSums::Unmap() {
-  if (base_ != nullptr) ::munmap(base_, bytes_ * static_cast<std::uint64_t>(regions_));
-  base_ = nullptr;
-  bytes_ = 0;
-  fd_.Reset();
-}
-
 absl::Status SharedSums::Make(int regions, std::uint64_t bytes) {
   const std::uint64_t all = bytes * static_cast<std::uint64_t>(regions);
   UniqueFd fd(::memfd_create("lgpu-sums", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -67,7 +59,9 @@ absl::Status SharedSums::Make(int regions, std::uint64_t bytes) {
 }
 
 absl::Status SharedSums::Take(UniqueFd fd, int regions, std::uint64_t bytes) {
-  Unmap();
+  fd_.Reset();
+  memory_ = {};
+  bytes_ = 0;
   if (bytes > ~std::uint64_t{0} / static_cast<std::uint64_t>(regions)) {
     return absl::InternalError("process 0 told of more memory than there are addresses");
   }
@@ -78,10 +72,9 @@ absl::Status SharedSums::Take(UniqueFd fd, int regions, std::uint64_t bytes) {
       (seals & F_SEAL_SHRINK) == 0) {
     return absl::InternalError("process 0 sent memory of another size than the one that it told");
   }
-  void* const base = ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (base == MAP_FAILED) return NoMemory(all, errno);
+  memory_ = MapWithBoost({.fd = fd.get(), .bytes = all, .writable = true});
+  if (memory_.start == nullptr) return NoMemory(all, memory_.error);
   fd_ = std::move(fd);
-  base_ = static_cast<std::byte*>(base);
   bytes_ = bytes;
   regions_ = regions;
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "base/unique_fd.h"
 #include "lgpu/dtype.h"
+#include "proto/wire/mapping.h"
 
 namespace lgpu::internal {
 
@@ -16,7 +17,6 @@ namespace lgpu::internal {
 class SharedSums {
  public:
   SharedSums() = default;
-  ~SharedSums();
   SharedSums(const SharedSums&) = delete;
   SharedSums& operator=(const SharedSums&) = delete;
 
@@ -27,15 +27,16 @@ class SharedSums {
   absl::Status Take(UniqueFd fd, int regions, std::uint64_t bytes);
   std::uint64_t region_bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
-  std::byte* region(int index) const { return base_ + static_cast<std::uint64_t>(index) * bytes_; }
+  std::byte* region(int index) const {
+    return static_cast<std::byte*>(memory_.start.get()) + static_cast<std::uint64_t>(index) * bytes_;
+  }
 
   /// Adds slice `slice` of `regions` slices of the elements at `offset`, in the order of the regions.
   void AddSlice(DType dtype, std::uint64_t offset, std::int64_t elements, int slice) const;
 
  private:
-  void Unmap();
   UniqueFd fd_;
-  std::byte* base_ = nullptr;
+  Mapping memory_;
   std::uint64_t bytes_ = 0;
   int regions_ = 0;
 };

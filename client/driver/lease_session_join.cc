@@ -124,15 +124,15 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
     // does not answer in time is asked again when other threads have had their turn.
     deadline = std::min(deadline, Clock::now() + kAttestPatience);
     const std::unique_lock gate(totals_gate_);
-    if (!SharedPages::ReplaceStatsPage(stats_, std::move(beside.fds[0])).ok() ||
-        !SharedPages::ReplaceClientPage(page_, std::move(beside.fds[1])).ok()) {
+    if (!SharedPages::ReplaceStatsPage(MapWithLibc, stats_, std::move(beside.fds[0])).ok() ||
+        !SharedPages::ReplaceClientPage(MapWithLibc, page_, std::move(beside.fds[1])).ok()) {
       return Joining::kAgain;
     }
     if (const Joining attested = Attest(channel, deadline); attested != Joining::kDone) return attested;
     generation_.fetch_add(1);
   } else {
-    PlainResult<SharedPage<const StatsPage>> stats = SharedPages::OpenStatsPage(std::move(beside.fds[0]));
-    PlainResult<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(std::move(beside.fds[1]));
+    PlainResult<SharedPage<const StatsPage>> stats = SharedPages::OpenStatsPage(MapWithLibc, std::move(beside.fds[0]));
+    PlainResult<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(MapWithLibc, std::move(beside.fds[1]));
     if (!stats.ok() || !page.ok()) return Joining::kNever;
     session_id_ = welcome->session_id;
     token_ = welcome->session_token.bytes;

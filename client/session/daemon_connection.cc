@@ -17,6 +17,7 @@
 #include "base/read_file.h"
 #include "base/utf8.h"
 #include "lgpu/status.h"
+#include "proto/mapped_region.h"
 #include "proto/refusal_codec.h"
 
 namespace lgpu {
@@ -133,8 +134,8 @@ absl::Status DaemonConnection::Handshake() {
         " to " + std::to_string(ClientChannel::kProtocolVersion) +
         "; use a liblgpu and an lgpud of one version");
   }
-  LGPU_ASSIGN_OR_RETURN(stats_, SharedPages::OpenStatsPage(std::move(answer->fds[0])));
-  LGPU_ASSIGN_OR_RETURN(page_, SharedPages::OpenClientPage(std::move(answer->fds[1])));
+  LGPU_ASSIGN_OR_RETURN(stats_, SharedPages::OpenStatsPage(MapWithBoost, std::move(answer->fds[0])));
+  LGPU_ASSIGN_OR_RETURN(page_, SharedPages::OpenClientPage(MapWithBoost, std::move(answer->fds[1])));
   stats_.CloseFd();
   page_.CloseFd();
   token_ = welcome->session_token.bytes;

@@ -11,6 +11,7 @@
 
 #include "client/session/daemon_connection.h"
 #include "lgpu/status.h"
+#include "proto/mapped_region.h"
 #include "proto/refusal_codec.h"
 #include "proto/wire/connect.h"
 
@@ -154,8 +155,8 @@ absl::Status DaemonConnection::Greet(ClientChannel& channel, TimePoint deadline)
         "lgpud at " + options_.directory +
         " was started again and takes no session up again; open a new Context");
   }
-  LGPU_RETURN_IF_ERROR(SharedPages::ReplaceStatsPage(stats_, std::move(answer.fds[0])));
-  return SharedPages::ReplaceClientPage(page_, std::move(answer.fds[1]));
+  LGPU_RETURN_IF_ERROR(SharedPages::ReplaceStatsPage(MapWithBoost, stats_, std::move(answer.fds[0])));
+  return SharedPages::ReplaceClientPage(MapWithBoost, page_, std::move(answer.fds[1]));
 }
 
 absl::StatusOr<ClientFrame> DaemonConnection::Ask(ClientChannel& channel, const wire::Frame& frame,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/session_restore.h"
+#include "proto/mapped_region.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -63,8 +64,8 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
     return absl::OkStatus();
   }
   absl::StatusOr<std::shared_ptr<PollWaker>> waker = PollWaker::Create();
-  absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage();
-  absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage();
+  absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage(MapWithBoost);
+  absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage(MapWithBoost);
   absl::StatusOr<Held> found = Hold(session);
   absl::Status means = waker.status();
   means.Update(stats_page.status());

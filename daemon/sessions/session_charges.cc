@@ -11,6 +11,7 @@
 #include "allocator/broker/session_restore.h"
 #include "daemon/sessions/session.h"
 #include "lgpu/status.h"
+#include "proto/mapped_region.h"
 #include "proto/refusal_messages.h"
 
 namespace lgpu::daemon {
@@ -45,7 +46,7 @@ bool Session::ShareAllowances() {
     Break(absl::InvalidArgumentError("a charge came in a version of the protocol that has none"));
     return false;
   }
-  PlainResult<SharedPage<SharedCharges>> table = SharedPages::MapCharges(state_->client_page());
+  PlainResult<SharedPage<SharedCharges>> table = SharedPages::MapCharges(MapWithBoost, state_->client_page());
   // Without the words every charge needs a frame.
   services_.broker.ShareAllowances(
       peer_.id, table.ok() ? std::make_shared<PageAllowances>(*std::move(table)) : nullptr);

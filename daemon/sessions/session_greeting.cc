@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/sessions/session.h"
+#include "proto/mapped_region.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -86,9 +87,9 @@ absl::StatusOr<v1::Hello> Session::ReceiveHello() {
 
 absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
   LGPU_ASSIGN_OR_RETURN(std::string token, RandomBytes(kTokenBytes));
-  LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
+  LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage(MapWithBoost));
   LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page,
-                        SharedPages::CreateClientPage(ClientPageBytes(version)));
+                        SharedPages::CreateClientPage(MapWithBoost, ClientPageBytes(version)));
   SessionState::Identity identity{.id = peer_.id,
                                   .uid = peer_.credentials.uid,
                                   .command = CleanCommand(hello.command(), peer_.credentials.pid),

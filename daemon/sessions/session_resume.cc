@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/session_restore.h"
 #include "daemon/sessions/session.h"
+#include "proto/mapped_region.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -45,9 +46,9 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
     return CannotBeTakenUp(resume.session_id(), "it is another process's");
   }
   if (absl::Status why = absent->end_request(); !why.ok()) return why;
-  LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
+  LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage(MapWithBoost));
   LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page,
-                        SharedPages::CreateClientPage(ClientPageBytes(version)));
+                        SharedPages::CreateClientPage(MapWithBoost, ClientPageBytes(version)));
   if (!absent->LeaveAbsent()) {
     // The earlier connection's end may not be known yet: the client asks again.
     return absl::UnavailableError(

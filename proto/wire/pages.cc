@@ -46,15 +46,10 @@ PlainStatus Seal(int fd, int seals) {
   return {};
 }
 
-// A range longer than the file keeps its addresses free for a longer one.
-PlainResult<std::shared_ptr<void>> Map(int fd, int protection, std::size_t bytes, std::size_t offset = 0) {
-  void* const address = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (address == MAP_FAILED) return OsError("mmap of a session page", errno);
-  std::shared_ptr<void> mapping(address, [bytes](void* start) { ::munmap(start, bytes); });
-  if (::madvise(address, bytes, MADV_DONTFORK) != 0) {
-    return OsError("madvise(MADV_DONTFORK) on a session page", errno);
-  }
-  return mapping;
+PlainResult<std::shared_ptr<void>> Map(MapMemory map, const MapRequest& request) {
+  Mapping mapping = map(request);
+  if (mapping.start == nullptr) return OsError("mmap of a session page", mapping.error);
+  return std::move(mapping.start);
 }
 
 // Whether `fd` may be mapped as a page of `bytes`: a file that could shrink later would turn a read into
@@ -125,11 +120,11 @@ std::string GetOpName(const ClientPage& page, int index) {
   return sensible ? std::string(text.begin(), end) : "?";
 }
 
-PlainResult<SharedPage<StatsPage>> SharedPages::CreateStatsPage() {
+PlainResult<SharedPage<StatsPage>> SharedPages::CreateStatsPage(MapMemory map) {
   SharedPage<StatsPage> page;
   LGPU_PLAIN_ASSIGN_OR_RETURN(fd, page.fd_, MakeMemfd("lgpu-stats", sizeof(StatsPage)));
   LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_,
-                              Map(page.fd_.get(), PROT_READ | PROT_WRITE, sizeof(StatsPage)));
+                              Map(map, {.fd = page.fd_.get(), .bytes = sizeof(StatsPage), .writable = true}));
   // After the mapping: FUTURE_WRITE leaves writable mappings that exist and refuses new ones.
   LGPU_PLAIN_RETURN_IF_ERROR(
       Seal(page.fd_.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL));
@@ -137,7 +132,7 @@ PlainResult<SharedPage<StatsPage>> SharedPages::CreateStatsPage() {
   return page;
 }
 
-PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage(std::size_t bytes) {
+PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage(MapMemory map, std::size_t bytes) {
   LGPU_CHECK(bytes == sizeof(ClientPage) || bytes == kClientPageBytesWithoutCharges);
   SharedPage<const ClientPage> page;
   LGPU_PLAIN_ASSIGN_OR_RETURN(fd, page.fd_, MakeMemfd("lgpu-client", bytes));
@@ -146,11 +141,11 @@ PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage(std::siz
     return OsError("pwrite to a session page", errno);
   }
   LGPU_PLAIN_RETURN_IF_ERROR(Seal(page.fd_.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
-  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(page.fd_.get(), PROT_READ, sizeof(ClientPage)));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(map, {.fd = page.fd_.get(), .bytes = sizeof(ClientPage)}));
   return page;
 }
 
-PlainResult<SharedPage<SharedCharges>> SharedPages::MapCharges(const SharedPage<const ClientPage>& page) {
+PlainResult<SharedPage<SharedCharges>> SharedPages::MapCharges(MapMemory map, const SharedPage<const ClientPage>& page) {
   struct stat info = {};
   if (::fstat(page.fd(), &info) != 0) return OsError("fstat of a session page", errno);
   if (info.st_size != static_cast<off_t>(sizeof(ClientPage))) {
@@ -158,24 +153,24 @@ PlainResult<SharedPage<SharedCharges>> SharedPages::MapCharges(const SharedPage<
   }
   SharedPage<SharedCharges> charges;
   LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, charges.mapping_,
-                              Map(page.fd(), PROT_READ | PROT_WRITE, sizeof(SharedCharges), kChargesOffset));
+                              Map(map, {.fd = page.fd(), .bytes = sizeof(SharedCharges), .offset = kChargesOffset, .writable = true}));
   return charges;
 }
 
-PlainResult<SharedPage<const StatsPage>> SharedPages::OpenStatsPage(UniqueFd fd) {
+PlainResult<SharedPage<const StatsPage>> SharedPages::OpenStatsPage(MapMemory map, UniqueFd fd) {
   LGPU_PLAIN_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(StatsPage), sizeof(StatsPage)));
   SharedPage<const StatsPage> page;
-  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(fd.get(), PROT_READ, sizeof(StatsPage)));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(map, {.fd = fd.get(), .bytes = sizeof(StatsPage)}));
   page.fd_ = std::move(fd);
   LGPU_PLAIN_RETURN_IF_ERROR(CheckMagic(page->magic.load(std::memory_order_acquire), StatsPage::kMagic));
   return page;
 }
 
-PlainResult<SharedPage<ClientPage>> SharedPages::OpenClientPage(UniqueFd fd) {
+PlainResult<SharedPage<ClientPage>> SharedPages::OpenClientPage(MapMemory map, UniqueFd fd) {
   LGPU_PLAIN_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(ClientPage), kClientPageBytesWithoutCharges));
   SharedPage<ClientPage> page;
   LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_,
-                              Map(fd.get(), PROT_READ | PROT_WRITE, sizeof(ClientPage)));
+                              Map(map, {.fd = fd.get(), .bytes = sizeof(ClientPage), .writable = true}));
   page.fd_ = std::move(fd);
   LGPU_PLAIN_RETURN_IF_ERROR(CheckMagic(page->magic.load(std::memory_order_acquire), ClientPage::kMagic));
   return page;
@@ -240,14 +235,14 @@ void AddLateWrites(const ClientPage& old, const ClientPage& copied, ClientPage& 
 
 }  // namespace
 
-PlainStatus SharedPages::ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd) {
+PlainStatus SharedPages::ReplaceStatsPage(MapMemory map, SharedPage<const StatsPage>& page, UniqueFd fd) {
   LGPU_PLAIN_ASSIGN_OR_RETURN(opened, const SharedPage<const StatsPage> checked,
-                              OpenStatsPage(std::move(fd)));
+                              OpenStatsPage(map, std::move(fd)));
   return MapOver(page.get(), checked.fd(), sizeof(StatsPage), PROT_READ);
 }
 
-PlainStatus SharedPages::ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd) {
-  LGPU_PLAIN_ASSIGN_OR_RETURN(opened, const SharedPage<ClientPage> fresh, OpenClientPage(std::move(fd)));
+PlainStatus SharedPages::ReplaceClientPage(MapMemory map, SharedPage<ClientPage>& page, UniqueFd fd) {
+  LGPU_PLAIN_ASSIGN_OR_RETURN(opened, const SharedPage<ClientPage> fresh, OpenClientPage(map, std::move(fd)));
   using Word = std::atomic<std::uint64_t>;
   static_assert(kClientPageBytesWithoutCharges % sizeof(Word) == 0);
   LGPU_PLAIN_ASSIGN_OR_RETURN(view, const std::shared_ptr<const ClientPage> old, SecondView(*page));

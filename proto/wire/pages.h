@@ -12,6 +12,7 @@
 
 #include "base/plain_status.h"
 #include "base/unique_fd.h"
+#include "proto/wire/mapping.h"
 #include "proto/wire/placement_ring.h"
 
 namespace lgpu {
@@ -123,30 +124,30 @@ class SharedPage {
   UniqueFd fd_;
 };
 
-/// Makes and opens the pages.
+/// Makes and opens the pages. `map` maps them: MapWithLibc in the driver's shim, MapWithBoost elsewhere.
 class SharedPages {
  public:
   /// The daemon's: mapped writable, then sealed SHRINK|GROW|FUTURE_WRITE|SEAL, so that the client can only
   /// read. Named "lgpu-stats".
-  static PlainResult<SharedPage<StatsPage>> CreateStatsPage();
+  static PlainResult<SharedPage<StatsPage>> CreateStatsPage(MapMemory map);
   /// The daemon's: sealed SHRINK|GROW|SEAL; mapped read-only by the daemon, which writes nothing but the
   /// magic, before it is mapped. Named "lgpu-client". `bytes`: sizeof(ClientPage), or
   /// kClientPageBytesWithoutCharges; `charges` must not be touched then.
-  static PlainResult<SharedPage<const ClientPage>> CreateClientPage(std::size_t bytes = sizeof(ClientPage));
+  static PlainResult<SharedPage<const ClientPage>> CreateClientPage(MapMemory map, std::size_t bytes = sizeof(ClientPage));
   /// The daemon's second mapping of a client page: of `charges` alone, writable. INVALID_ARGUMENT for a page
   /// without charges. Other errors are the system's.
-  static PlainResult<SharedPage<SharedCharges>> MapCharges(const SharedPage<const ClientPage>& page);
+  static PlainResult<SharedPage<SharedCharges>> MapCharges(MapMemory map, const SharedPage<const ClientPage>& page);
   /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size, seals or magic do not fit.
   /// A client page of a daemon of an older version has no `charges`: they must not be touched.
-  static PlainResult<SharedPage<const StatsPage>> OpenStatsPage(UniqueFd fd);
-  static PlainResult<SharedPage<ClientPage>> OpenClientPage(UniqueFd fd);
+  static PlainResult<SharedPage<const StatsPage>> OpenStatsPage(MapMemory map, UniqueFd fd);
+  static PlainResult<SharedPage<ClientPage>> OpenClientPage(MapMemory map, UniqueFd fd);
 
   /// After the daemon was restarted: puts the page of the new one at the addresses of the old one, so that
   /// every reference to it stays good. Changes that other threads make to counts in a client page meanwhile
   /// are kept; a record that they put into its ring may be lost. `charges` are those of the fresh page.
   /// Errors as above; nothing changes then.
-  static PlainStatus ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd);
-  static PlainStatus ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd);
+  static PlainStatus ReplaceStatsPage(MapMemory map, SharedPage<const StatsPage>& page, UniqueFd fd);
+  static PlainStatus ReplaceClientPage(MapMemory map, SharedPage<ClientPage>& page, UniqueFd fd);
 };
 
 }  // namespace lgpu

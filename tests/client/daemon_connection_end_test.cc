@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "client/session/daemon_connection.h"
+#include "proto/mapped_region.h"
 #include "tests/client/daemon_dialogue.h"
 
 namespace lgpu {
@@ -148,8 +149,8 @@ TEST(DaemonConnectionEndTest, AWrongWelcomeIsRefused) {
     FakeDaemon daemon([kind](FakePeer& peer) {
       peer.Read();
       v1::Frame frame = FakePeer::WelcomeFrame();
-      auto stats = SharedPages::CreateStatsPage();
-      auto page = SharedPages::CreateClientPage();
+      auto stats = SharedPages::CreateStatsPage(MapWithBoost);
+      auto page = SharedPages::CreateClientPage(MapWithBoost);
       if (kind == 0) {
         frame.mutable_welcome()->set_protocol_version(99);
         peer.Send(frame, {stats->fd(), page->fd()});

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "client/session/daemon_connection.h"
+#include "proto/mapped_region.h"
 #include "tests/client/fake_daemon.h"
 #include "tests/support/child_program.h"
 
@@ -67,8 +68,8 @@ v1::Frame Resumed() {
 void WelcomeBack(FakePeer& peer) {
   const v1::Frame hello = peer.Read();
   ASSERT_TRUE(hello.has_hello() && hello.hello().has_resume()) << hello.DebugString();
-  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
-  absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage();
+  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage(MapWithBoost);
+  absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage(MapWithBoost);
   ASSERT_TRUE(stats.ok() && page.ok());
   peer.Send(Resumed(), {stats->fd(), page->fd()});
 }

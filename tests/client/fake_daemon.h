@@ -16,6 +16,7 @@
 
 #include "base/unique_fd.h"
 #include "client/session/daemon_connection.h"
+#include "proto/mapped_region.h"
 #include "proto/session_channel.h"
 #include "proto/wire/pages.h"
 
@@ -37,8 +38,8 @@ class FakePeer {
   /// Takes Hello and answers it, as a daemon that speaks `version`.
   void Greet(std::uint32_t version = SessionChannel::kProtocolVersion) {
     EXPECT_TRUE(Read().has_hello());
-    absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
-    auto client = SharedPages::CreateClientPage();
+    absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage(MapWithBoost);
+    auto client = SharedPages::CreateClientPage(MapWithBoost);
     ASSERT_TRUE(stats.ok() && client.ok());
     stats_ = *std::move(stats);
     v1::Frame frame = WelcomeFrame();

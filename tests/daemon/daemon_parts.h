@@ -22,6 +22,7 @@
 #include "daemon/server/poll_waker.h"
 #include "daemon/sessions/session_state.h"
 #include "lgpu/status.h"
+#include "proto/mapped_region.h"
 #include "proto/wire/pages.h"
 #include "tests/support/broker_testing.h"
 
@@ -71,8 +72,8 @@ class DaemonParts {
 
   /// A live session of `uid`, known to all parts, without a lease.
   std::shared_ptr<SessionState> AddSession(std::uint32_t uid, Process process, std::uint64_t number = 1) {
-    absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage();
-    absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage();
+    absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage(MapWithBoost);
+    absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage(MapWithBoost);
     const SessionId id{number};
     broker_->AddSession(id, {.pid = process.pid});
     auto session = std::make_shared<SessionState>(

@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "proto/mapped_region.h"
 #include "tests/daemon/daemon_parts.h"
 #include "tests/daemon/temporary_directory.h"
 #include "tests/support/child_program.h"
@@ -78,7 +79,7 @@ TEST_F(ReclaimerTest, AWordWrittenAfterTheLossChangesNothing) {
   Start(std::chrono::hours(1));
   const std::shared_ptr<SessionState> session = StartSession();
   Lose(session);
-  auto page = SharedPages::OpenClientPage(UniqueFd(::dup(session->client_page().fd())));
+  auto page = SharedPages::OpenClientPage(MapWithBoost, UniqueFd(::dup(session->client_page().fd())));
   ASSERT_TRUE(page.ok());
   (*page)->exiting = 1;
   child_.Kill();

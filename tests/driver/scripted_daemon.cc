@@ -1,3 +1,4 @@
+#include "proto/mapped_region.h"
 #include "tests/driver/scripted_daemon.h"
 
 #include <sys/socket.h>
@@ -118,12 +119,12 @@ bool ScriptedDaemon::Answer(wire::Channel& channel, const wire::Frame& frame) {
 }
 
 void ScriptedDaemon::Welcome(wire::Channel& channel, const wire::Hello& hello) {
-  auto stats = SharedPages::CreateStatsPage();
-  auto client = SharedPages::CreateClientPage();
+  auto stats = SharedPages::CreateStatsPage(MapWithBoost);
+  auto client = SharedPages::CreateClientPage(MapWithBoost);
   LGPU_CHECK(stats.ok() && client.ok());
   stats_ = *std::move(stats);
   client_ = *std::move(client);
-  auto words = SharedPages::MapCharges(client_);
+  auto words = SharedPages::MapCharges(MapWithBoost, client_);
   LGPU_CHECK(words.ok());
   words_ = *std::move(words);
   stats_->devices[0].id = 7;

@@ -98,14 +98,14 @@ class Program {
     const bool again = std::exchange(session_, welcome.session_id) != 0;
     token_ = welcome.session_token.bytes;
     if (again) return TakeUp(std::move(beside.fds[1]));
-    PlainResult<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(std::move(beside.fds[1]));
+    PlainResult<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(MapWithLibc, std::move(beside.fds[1]));
     if (!page.ok()) return std::string(page.status().message);
     page_ = *std::move(page);
     return "";
   }
   /// Resumes the session of an earlier connection with the charges in use.
   std::string TakeUp(UniqueFd page) {
-    if (!SharedPages::ReplaceClientPage(page_, std::move(page)).ok()) return "no page";
+    if (!SharedPages::ReplaceClientPage(MapWithLibc, page_, std::move(page)).ok()) return "no page";
     Send({.body = wire::ChargeAttest{
               .totals = {{.card_uuid = card_, .kind = wire::ChargeKind::kPlain, .bytes = used_}}}});
     Send({.body = wire::Attest{}});

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "proto/mapped_region.h"
 #include "proto/wire/pages.h"
 #include "tests/e2e/harness.h"
 
@@ -155,7 +156,7 @@ TEST_F(ResumeTest, AClientWithoutAnAnswerMayAttestAgain) {
     auto answer = Resume(*channel, session.id, session.token);
     ASSERT_TRUE(answer.ok() && answer->frame.has_welcome()) << answer.status() << answer->frame.DebugString();
     // The limit is in the page from the first moment.
-    auto stats = SharedPages::OpenStatsPage(std::move(answer->fds[0]));
+    auto stats = SharedPages::OpenStatsPage(MapWithBoost, std::move(answer->fds[0]));
     ASSERT_TRUE(stats.ok()) << stats.status().message;
     EXPECT_EQ((*stats)->devices[0].id.load(), device);
     EXPECT_EQ((*stats)->devices[0].limit.load(), 64 * kMiB);

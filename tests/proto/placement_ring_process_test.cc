@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "proto/mapped_region.h"
 #include "proto/wire/pages.h"
 #include "tests/proto/peer_process.h"
 
@@ -31,7 +32,7 @@ void WaitForHead(const ClientPage& page, std::uint64_t head) {
 
 TEST(PlacementRingProcessTest, AKilledProducerLeavesAReaderThatEnds) {
   for (int round = 0; round < 30; ++round) {
-    auto page = SharedPages::CreateClientPage();
+    auto page = SharedPages::CreateClientPage(MapWithBoost);
     ASSERT_TRUE(page.ok()) << page.status().message;
     PlacementRingReader reader(&(*page)->ring);
     SpawnedProcess producer = StartPeer(page->fd(), {"push", "3"});
@@ -48,7 +49,7 @@ TEST(PlacementRingProcessTest, AKilledProducerLeavesAReaderThatEnds) {
 // As when a process is killed and another one goes on with the page: the slots that the dead one left
 // half-written stay busy, and only they are lost.
 TEST(PlacementRingProcessTest, SlotsOfKilledProducersDoNotStopTheNextOne) {
-  auto page = SharedPages::CreateClientPage();
+  auto page = SharedPages::CreateClientPage(MapWithBoost);
   ASSERT_TRUE(page.ok()) << page.status().message;
   PlacementRingReader reader(&(*page)->ring);
   std::uint64_t read = 0;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/mapped_region.h"
 #include "proto/wire/pages.h"
 
 namespace lgpu {
@@ -31,7 +32,7 @@ void PushForEver(ClientPage& page) {
 }
 
 int Push(int threads) {
-  absl::StatusOr<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(UniqueFd(kPageFd));
+  absl::StatusOr<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(MapWithBoost, UniqueFd(kPageFd));
   if (!page.ok()) {
     std::fprintf(stderr, "%s\n", page.status().ToString().c_str());
     return 1;

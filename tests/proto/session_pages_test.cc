@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/mapped_region.h"
 #include "proto/wire/pages.h"
 #include "tests/proto/peer_process.h"
 
@@ -44,9 +45,9 @@ std::string VmFlags(const void* address) {
 }
 
 TEST(SharedPagesTest, ClientSeesTheDaemonsWritesToTheStatsPage) {
-  auto daemon = SharedPages::CreateStatsPage();
+  auto daemon = SharedPages::CreateStatsPage(MapWithBoost);
   ASSERT_TRUE(daemon.ok()) << daemon.status().message;
-  auto client = SharedPages::OpenStatsPage(Duplicate(daemon->fd()));
+  auto client = SharedPages::OpenStatsPage(MapWithBoost, Duplicate(daemon->fd()));
   ASSERT_TRUE(client.ok()) << client.status().message;
   (*daemon)->devices[63].limit.store(12345);
   EXPECT_EQ((*client)->devices[63].limit.load(), 12345u);
@@ -54,9 +55,9 @@ TEST(SharedPagesTest, ClientSeesTheDaemonsWritesToTheStatsPage) {
 }
 
 TEST(SharedPagesTest, DaemonSeesTheClientsWritesToItsPage) {
-  auto daemon = SharedPages::CreateClientPage();
+  auto daemon = SharedPages::CreateClientPage(MapWithBoost);
   ASSERT_TRUE(daemon.ok()) << daemon.status().message;
-  auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
+  auto client = SharedPages::OpenClientPage(MapWithBoost, Duplicate(daemon->fd()));
   ASSERT_TRUE(client.ok()) << client.status().message;
   (*client)->devices[0].used.store(77);
   (*client)->ring.Push({.op = 3});
@@ -66,9 +67,9 @@ TEST(SharedPagesTest, DaemonSeesTheClientsWritesToItsPage) {
 }
 
 TEST(SharedPagesTest, MappingsOutliveTheirDescriptors) {
-  auto daemon = SharedPages::CreateStatsPage();
+  auto daemon = SharedPages::CreateStatsPage(MapWithBoost);
   ASSERT_TRUE(daemon.ok());
-  auto client = SharedPages::OpenStatsPage(Duplicate(daemon->fd()));
+  auto client = SharedPages::OpenStatsPage(MapWithBoost, Duplicate(daemon->fd()));
   ASSERT_TRUE(client.ok());
   daemon->CloseFd();
   EXPECT_EQ(daemon->fd(), -1);
@@ -77,9 +78,9 @@ TEST(SharedPagesTest, MappingsOutliveTheirDescriptors) {
 }
 
 TEST(SharedPagesTest, ReplacingAPageLosesNoCount) {
-  auto daemon = SharedPages::CreateClientPage();
+  auto daemon = SharedPages::CreateClientPage(MapWithBoost);
   ASSERT_TRUE(daemon.ok()) << daemon.status().message;
-  auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
+  auto client = SharedPages::OpenClientPage(MapWithBoost, Duplicate(daemon->fd()));
   ASSERT_TRUE(client.ok()) << client.status().message;
   ClientPage& page = **client;
   std::atomic<bool> over = false;
@@ -99,9 +100,9 @@ TEST(SharedPagesTest, ReplacingAPageLosesNoCount) {
   }
   for (int op = 0; op < ClientPage::kMaxOps; ++op) {
     std::thread namer([&page, op] { SetOpName(page, op, absl::StrCat("Op", op)); });
-    daemon = SharedPages::CreateClientPage();
+    daemon = SharedPages::CreateClientPage(MapWithBoost);
     ASSERT_TRUE(daemon.ok()) << daemon.status().message;
-    const absl::Status replaced = SharedPages::ReplaceClientPage(*client, Duplicate(daemon->fd()));
+    const absl::Status replaced = SharedPages::ReplaceClientPage(MapWithBoost, *client, Duplicate(daemon->fd()));
     EXPECT_TRUE(replaced.ok()) << replaced;
     namer.join();
   }
@@ -118,11 +119,11 @@ TEST(SharedPagesTest, ReplacingAPageLosesNoCount) {
 }
 
 TEST(SharedPagesTest, BothSidesWriteTheChargesOfAClientPage) {
-  auto daemon = SharedPages::CreateClientPage();
+  auto daemon = SharedPages::CreateClientPage(MapWithBoost);
   ASSERT_TRUE(daemon.ok()) << daemon.status().message;
-  auto charges = SharedPages::MapCharges(*daemon);
+  auto charges = SharedPages::MapCharges(MapWithBoost, *daemon);
   ASSERT_TRUE(charges.ok()) << charges.status().message;
-  auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
+  auto client = SharedPages::OpenClientPage(MapWithBoost, Duplicate(daemon->fd()));
   ASSERT_TRUE(client.ok()) << client.status().message;
   (*charges)->cards[63].free.store(64);
   EXPECT_EQ((*client)->charges.cards[63].free.exchange(5), 64u);
@@ -131,18 +132,18 @@ TEST(SharedPagesTest, BothSidesWriteTheChargesOfAClientPage) {
 }
 
 TEST(SharedPagesTest, AReplacedPageHasTheChargesOfItsOwnDaemon) {
-  auto daemon = SharedPages::CreateClientPage(kClientPageBytesWithoutCharges);
+  auto daemon = SharedPages::CreateClientPage(MapWithBoost, kClientPageBytesWithoutCharges);
   ASSERT_TRUE(daemon.ok()) << daemon.status().message;
-  EXPECT_EQ(SharedPages::MapCharges(*daemon).status().code, PlainCode::kInvalidArgument);
-  auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
+  EXPECT_EQ(SharedPages::MapCharges(MapWithBoost, *daemon).status().code, PlainCode::kInvalidArgument);
+  auto client = SharedPages::OpenClientPage(MapWithBoost, Duplicate(daemon->fd()));
   ASSERT_TRUE(client.ok()) << client.status().message;
   (*client)->devices[3].used.store(7);
   for (const std::uint64_t lent : {1, 2}) {
-    auto next = SharedPages::CreateClientPage();
+    auto next = SharedPages::CreateClientPage(MapWithBoost);
     ASSERT_TRUE(next.ok()) << next.status().message;
-    auto charges = SharedPages::MapCharges(*next);
+    auto charges = SharedPages::MapCharges(MapWithBoost, *next);
     ASSERT_TRUE(charges.ok()) << charges.status().message;
-    const PlainStatus replaced = SharedPages::ReplaceClientPage(*client, Duplicate(next->fd()));
+    const PlainStatus replaced = SharedPages::ReplaceClientPage(MapWithBoost, *client, Duplicate(next->fd()));
     ASSERT_TRUE(replaced.ok()) << replaced.message;
     EXPECT_EQ((*client)->charges.cards[0].free.load(), 0u)
         << "what an earlier daemon lent is not carried over";
@@ -153,16 +154,16 @@ TEST(SharedPagesTest, AReplacedPageHasTheChargesOfItsOwnDaemon) {
 }
 
 TEST(SharedPagesTest, DescriptorsCloseOnExec) {
-  auto page = SharedPages::CreateClientPage();
+  auto page = SharedPages::CreateClientPage(MapWithBoost);
   ASSERT_TRUE(page.ok());
   EXPECT_EQ(::fcntl(page->fd(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
 }
 
 TEST(SharedPagesTest, OneSideMapsReadOnlyAndNoPageIsInheritedByFork) {
-  auto stats = SharedPages::CreateStatsPage();
-  auto client_page = SharedPages::CreateClientPage();
+  auto stats = SharedPages::CreateStatsPage(MapWithBoost);
+  auto client_page = SharedPages::CreateClientPage(MapWithBoost);
   ASSERT_TRUE(stats.ok() && client_page.ok());
-  auto opened = SharedPages::OpenStatsPage(Duplicate(stats->fd()));
+  auto opened = SharedPages::OpenStatsPage(MapWithBoost, Duplicate(stats->fd()));
   ASSERT_TRUE(opened.ok());
   // "dc": do not copy on fork; "wr": writable now.
   EXPECT_THAT(VmFlags(stats->get()), HasSubstr(" dc "));
@@ -175,7 +176,7 @@ TEST(SharedPagesTest, OneSideMapsReadOnlyAndNoPageIsInheritedByFork) {
 }
 
 TEST(SharedPagesTest, ClientProcessCannotWriteOrResizeTheStatsPage) {
-  auto page = SharedPages::CreateStatsPage();
+  auto page = SharedPages::CreateStatsPage(MapWithBoost);
   ASSERT_TRUE(page.ok());
   SpawnedProcess attacker = StartPeer(page->fd(), {"attack-stats"});
   ASSERT_TRUE(attacker.pid() > 0);
@@ -184,7 +185,7 @@ TEST(SharedPagesTest, ClientProcessCannotWriteOrResizeTheStatsPage) {
 }
 
 TEST(SharedPagesTest, ClientProcessCannotResizeOrResealItsPage) {
-  auto page = SharedPages::CreateClientPage();
+  auto page = SharedPages::CreateClientPage(MapWithBoost);
   ASSERT_TRUE(page.ok());
   SpawnedProcess attacker = StartPeer(page->fd(), {"attack-client"});
   ASSERT_TRUE(attacker.pid() > 0);
@@ -193,8 +194,8 @@ TEST(SharedPagesTest, ClientProcessCannotResizeOrResealItsPage) {
 
 TEST(SharedPagesTest, OpenRefusesDescriptorsThatAreNoPage) {
   const auto refused = [](UniqueFd fd) {
-    const absl::Status stats = SharedPages::OpenStatsPage(Duplicate(fd.get())).status();
-    const absl::Status client = SharedPages::OpenClientPage(std::move(fd)).status();
+    const absl::Status stats = SharedPages::OpenStatsPage(MapWithBoost, Duplicate(fd.get())).status();
+    const absl::Status client = SharedPages::OpenClientPage(MapWithBoost, std::move(fd)).status();
     EXPECT_EQ(stats.code(), absl::StatusCode::kInvalidArgument) << stats;
     EXPECT_EQ(client.code(), absl::StatusCode::kInvalidArgument) << client;
     return std::string(stats.message());
@@ -205,25 +206,25 @@ TEST(SharedPagesTest, OpenRefusesDescriptorsThatAreNoPage) {
 }
 
 TEST(SharedPagesTest, OpenRefusesAPageThatCouldShrink) {
-  const absl::Status status = SharedPages::OpenStatsPage(Memfd(sizeof(StatsPage), F_SEAL_GROW)).status();
+  const absl::Status status = SharedPages::OpenStatsPage(MapWithBoost, Memfd(sizeof(StatsPage), F_SEAL_GROW)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("not sealed"));
 }
 
 TEST(SharedPagesTest, OpenRefusesAnotherMagic) {
-  const absl::Status stats = SharedPages::OpenStatsPage(Memfd(sizeof(StatsPage), F_SEAL_SHRINK)).status();
+  const absl::Status stats = SharedPages::OpenStatsPage(MapWithBoost, Memfd(sizeof(StatsPage), F_SEAL_SHRINK)).status();
   EXPECT_EQ(stats.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(stats.message()), HasSubstr("same version"));
-  const absl::Status client = SharedPages::OpenClientPage(Memfd(sizeof(ClientPage), F_SEAL_SHRINK)).status();
+  const absl::Status client = SharedPages::OpenClientPage(MapWithBoost, Memfd(sizeof(ClientPage), F_SEAL_SHRINK)).status();
   EXPECT_EQ(client.code(), absl::StatusCode::kInvalidArgument);
 }
 
 class OpNameTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto daemon = SharedPages::CreateClientPage();
+    auto daemon = SharedPages::CreateClientPage(MapWithBoost);
     ASSERT_TRUE(daemon.ok());
-    auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
+    auto client = SharedPages::OpenClientPage(MapWithBoost, Duplicate(daemon->fd()));
     ASSERT_TRUE(client.ok());
     page_ = *std::move(client);
   }
