@@ -53,6 +53,14 @@ constexpr std::pair<std::string_view, std::string_view> kVerbsOfOthers[] = {{"ht
                                                                             {"test", "verify"},
                                                                             {"processes", "ps"}};
 
+/// Flags of other tools, each with lgpu's own; used where the verb has that flag.
+constexpr std::pair<std::string_view, std::string_view> kFlagsOfOthers[] = {
+    {"--mem", "--memory"}, {"--limit", "--memory"}, {"--gpu", "--gpus"},    {"--force", "--if-exists"},
+    {"-f", "--if-exists"}, {"--tail", "--follow"},  {"--watch", "--follow"}};
+
+/// Flags that end programs: a typo never leads to one.
+constexpr std::string_view kEndsPrograms[] = {"--kill"};
+
 /// As a shell reads it as one word.
 std::string Quoted(const std::string& word) {
   constexpr std::string_view kPlain =
@@ -133,13 +141,18 @@ class Explainer {
   WrongLine UnknownFlag(const std::string& word) const {
     const std::string name = word.substr(0, word.find('='));
     std::string best;
-    std::size_t least = Allowed(name) + 1;
+    std::size_t least = Allowed(std::string_view(name).substr(name.starts_with("--") ? 2 : 1)) + 1;
+    const auto ours = std::find_if(std::begin(kFlagsOfOthers), std::end(kFlagsOfOthers),
+                                   [&](const auto& pair) { return pair.first == name; });
     for (const VerbInfo* part : {verb_, &table_.front()}) {
       if (part == nullptr) continue;
       for (const FlagInfo& flag : part->flags) {
         for (const std::string& known : flag.names) {
-          const std::size_t distance = EditDistance(name, known);
-          if (known.size() > 2 && distance < least) {
+          if (known.size() <= 2 || std::ranges::find(kEndsPrograms, known) != std::end(kEndsPrograms))
+            continue;
+          const bool is_ours = ours != std::end(kFlagsOfOthers) && ours->second == known;
+          const std::size_t distance = is_ours ? 0 : EditDistance(name, known);
+          if (distance < least) {
             least = distance;
             best = known;
           }
