@@ -53,16 +53,20 @@ absl::StatusOr<const Broker::CardInfo*> FindNamed(const std::string& uuid,
   return found;
 }
 
-// The candidate with most room, less what this request has put on it already.
+// The candidate with most room, less what this request has put on it already. Of candidates with the same room
+// the caller's first one: CUDA_VISIBLE_DEVICES=3,1 prefers GPU 3.
 absl::StatusOr<const Broker::CardInfo*> FindRoomiest(const v1::LogicalDeviceSpec& spec,
                                                      const std::vector<Broker::CardInfo>& cards,
                                                      const std::map<CardId, Bytes>& planned) {
   std::vector<const Broker::CardInfo*> candidates;
-  for (const Broker::CardInfo& info : cards) {
-    const auto& uuids = spec.candidate_uuids();
-    if (uuids.empty() || std::find(uuids.begin(), uuids.end(), info.card.device.uuid) != uuids.end()) {
-      candidates.push_back(&info);
-    }
+  if (spec.candidate_uuids().empty()) {
+    for (const Broker::CardInfo& info : cards) candidates.push_back(&info);
+  }
+  for (const std::string& uuid : spec.candidate_uuids()) {
+    const auto found = std::find_if(cards.begin(), cards.end(), [&uuid](const Broker::CardInfo& info) {
+      return info.card.device.uuid == uuid;
+    });
+    if (found != cards.end()) candidates.push_back(&*found);
   }
   if (candidates.empty()) {
     return absl::NotFoundError(absl::StrCat("none of the GPUs that the program sees (",

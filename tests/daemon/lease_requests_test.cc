@@ -9,9 +9,11 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "allocator/broker/broker.h"
 #include "allocator/device/simulated/simulated_backend.h"
+#include "daemon/leases/lease.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/leases/waiting_lease.h"
 #include "daemon/server/config.h"
@@ -106,6 +108,35 @@ TEST_F(LeaseRequestsTest, ALeaseThatIsBeingMadeIsRemovedWhenItIsThere) {
     EXPECT_FALSE(IsThere(*made));
   }
   EXPECT_EQ(leases_.RemoveRequested(caller_, "r", Soon()).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(PlanDevicesTest, CardsWithTheSameRoomAreTakenInTheOrderOfTheRequest) {
+  SimulatedBackendOptions four{.devices = {}, .sparse = true};
+  for (int i = 0; i < 4; ++i) four.devices.push_back(SimulatedDevice(i, i == 2 ? 96_MiB : 64_MiB, "order"));
+  const std::unique_ptr<DeviceBackend> backend = MakeSimulatedBackend(std::move(four));
+  const std::unique_ptr<Broker> broker = MakeBroker(*backend);
+  const std::vector<Broker::CardInfo> cards = broker->Cards();
+  const auto indices_of = [&cards](const std::vector<int>& candidates, int devices) {
+    v1::CreateLeaseRequest request;
+    for (int i = 0; i < devices; ++i) {
+      v1::LogicalDeviceSpec& device = *request.add_devices();
+      device.set_memory_limit_bytes((8_MiB).count());
+      for (const int index : candidates) {
+        device.add_candidate_uuids(cards[static_cast<std::size_t>(index)].card.device.uuid);
+      }
+    }
+    std::vector<int> indices;
+    const absl::StatusOr<std::vector<PlannedDevice>> plan = PlanDevices(request, cards);
+    EXPECT_EQ(plan.status(), absl::OkStatus());
+    if (plan.ok()) {
+      for (const PlannedDevice& device : *plan) indices.push_back(device.card.index);
+    }
+    return indices;
+  };
+  EXPECT_EQ(indices_of({3, 1}, 2), (std::vector<int>{3, 1}));
+  EXPECT_EQ(indices_of({1, 3}, 2), (std::vector<int>{1, 3}));
+  EXPECT_EQ(indices_of({3, 1, 2}, 1), std::vector<int>{2}) << "a card with more room comes first";
+  EXPECT_EQ(indices_of({}, 1), std::vector<int>{2});
 }
 
 }  // namespace
