@@ -40,7 +40,7 @@ void lgpu_options_set_lease_name(lgpu_options* options, const char* name) {
 void lgpu_options_add_device(lgpu_options* options, uint64_t memory_limit, int preallocate) {
   if (options == nullptr) return;
   options->options.logical_devices.push_back(
-      {.memory_limit = lgpu::Bytes(memory_limit),
+      {.memory_limit = lgpu::c::LimitOf(memory_limit),
        .mode = preallocate != 0 ? lgpu::MemoryMode::kPreallocate : lgpu::MemoryMode::kGrowth});
 }
 void lgpu_options_set_log_device_placement(lgpu_options* options, int on) {

@@ -27,7 +27,7 @@ void lgpu_options_add_device_on(lgpu_options* options, const char* physical_devi
                                 uint64_t guarantee, int preallocate) {
   if (options == nullptr) return;
   options->options.logical_devices.push_back(
-      {.memory_limit = lgpu::Bytes(memory_limit),
+      {.memory_limit = lgpu::c::LimitOf(memory_limit),
        .guarantee = lgpu::Bytes(guarantee),
        .mode = preallocate != 0 ? lgpu::MemoryMode::kPreallocate : lgpu::MemoryMode::kGrowth,
        .physical_device = Text(physical_device)});

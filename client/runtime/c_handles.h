@@ -1,6 +1,7 @@
 #ifndef LGPU_CLIENT_RUNTIME_C_HANDLES_H_
 #define LGPU_CLIENT_RUNTIME_C_HANDLES_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,6 +64,11 @@ inline lgpu_code Missing(const char* what, lgpu_status* to) {
 }
 
 inline std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+
+/// The C interface writes 0 where no limit is given.
+inline std::optional<Bytes> LimitOf(std::uint64_t bytes) {
+  return bytes == 0 ? std::nullopt : std::optional<Bytes>(bytes);
+}
 
 inline lgpu_strings* NewStrings(std::vector<std::string> strings) {
   return std::make_unique<lgpu_strings>(lgpu_strings{std::move(strings)}).release();

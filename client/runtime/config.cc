@@ -158,20 +158,16 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
   // The current limit may come from Context::ResizeDevice, or from the maker of the lease, and not from this
   // Config.
   const auto size = [&](const ConfigState::Plan& plan, std::size_t i) {
-    const Bytes limit = plan.gpus[i].options.memory_limit;
+    const std::optional<Bytes> limit = plan.gpus[i].options.memory_limit;
     // A plan without a limit means all of the card; the device may have less, by the daemon's reserve.
     const Bytes total = changed.devices()[plan.gpus[i].device].total;
     const bool never_said =
-        limit == before.gpus[i].options.memory_limit && (limit.is_zero() || limit >= total);
-    ResizeOptions sizes{limit, std::nullopt};
-    if (attached) {
-      return ResizeOptions{limit, plan.gpus[i].options.guarantee};  // only to compare the two plans
+        limit == before.gpus[i].options.memory_limit && (!limit || *limit >= total);
+    ResizeOptions sizes{limit.value_or(Lease::kWholeCard), std::nullopt};
+    if (attached) {  // only to compare the two plans
+      return ResizeOptions{sizes.memory_limit, plan.gpus[i].options.guarantee};
     }
-    if (&plan == &before || never_said) {
-      sizes.memory_limit = context.limit(static_cast<int>(i));
-    } else if (limit.is_zero()) {
-      sizes.memory_limit = Lease::kWholeCard;
-    }
+    if (&plan == &before || never_said) sizes.memory_limit = context.limit(static_cast<int>(i));
     // Of a preallocated one it is its limit.
     if (now[i].mode != MemoryMode::kPreallocate) sizes.guarantee = plan.gpus[i].options.guarantee;
     return sizes;
@@ -263,6 +259,7 @@ absl::StatusOr<Context> Context::Create(Config& config) {
   for (const PhysicalDeviceInfo& device : now) impl.state.SetFree(device.card_uuid, device.free);
   notes.clear();  // they were said when the Config was made
   LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan plan, impl.MakePlan(notes));
+  LGPU_RETURN_IF_ERROR(impl.state.CheckPlan(plan));
   impl.Log(notes);
   ContextOptions options = impl.options;
   for (const ConfigState::Plan::Gpu& gpu : plan.gpus) options.logical_devices.push_back(gpu.options);

@@ -306,6 +306,20 @@ absl::StatusOr<ConfigState::Plan> ConfigState::StrictPlan(const Variables& varia
   return plan;
 }
 
+absl::Status ConfigState::CheckPlan(const Plan& plan) const {
+  if (!strict()) return absl::OkStatus();
+  for (std::size_t i = 0; i < plan.gpus.size(); ++i) {
+    if (plan.gpus[i].options.memory_limit != Bytes()) continue;
+    const PhysicalDeviceInfo& card = devices_[plan.gpus[i].device];
+    return absl::ResourceExhaustedError(
+        Cat("GPU:", i, " would have a memory limit of 0 bytes: of ", FormatBytes(card.total), " of ",
+            card.card_name, " (", card.card_uuid, "), ", FormatBytes(card.free.value_or(Bytes())),
+            " are free, and TensorFlow's rules take the limit from the free memory\n"
+            "  try: end a program that holds memory of the card (lgpu ls), or set a memory_limit for the GPU"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ConfigState::Plan> ConfigState::NativePlan() const {
   Plan plan;
   std::vector<int> ordinals;
@@ -318,8 +332,11 @@ absl::StatusOr<ConfigState::Plan> ConfigState::NativePlan() const {
       Plan::Gpu& gpu = plan.gpus.emplace_back();
       gpu.device = device;
       gpu.part = i;
-      gpu.options.memory_limit = parts[i].memory_limit.value_or(
-          Bytes(static_cast<std::uint64_t>(static_cast<double>(devices_[device].total.count()) * fraction_)));
+      gpu.options.memory_limit = parts[i].memory_limit;
+      if (!gpu.options.memory_limit && fraction_ > 0) {
+        const double part = static_cast<double>(devices_[device].total.count()) * fraction_;
+        gpu.options.memory_limit = Bytes(static_cast<std::uint64_t>(part));
+      }
       gpu.options.guarantee = parts[i].guarantee;
       gpu.options.mode = growth_.at(device).value_or(true) ? MemoryMode::kGrowth : MemoryMode::kPreallocate;
       if (gpu.options.mode == MemoryMode::kPreallocate) gpu.options.guarantee = Bytes();  // it is the limit

@@ -67,6 +67,8 @@ class ConfigState {
   };
   /// Warnings go to `notes`.
   absl::StatusOr<Plan> MakePlan(const Variables& variables, std::vector<std::string>& notes) const;
+  /// RESOURCE_EXHAUSTED: a strict plan has a device whose card has no free memory. No Context is made of it.
+  absl::Status CheckPlan(const Plan& plan) const;
 
  private:
   bool strict() const { return mode_ == ConfigMode::kStrict; }

@@ -147,6 +147,10 @@ absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOption
 
   DeviceChoice choice;
   for (const LogicalDeviceOptions& option : options) {
+    if (option.memory_limit == Bytes()) {
+      return absl::InvalidArgumentError(
+          "a memory_limit of 0 allows nothing; leave it out for all that the card can give");
+    }
     LogicalDeviceSpec device{.limit = option.memory_limit,
                              .guarantee = option.guarantee,
                              .preallocate = option.mode == MemoryMode::kPreallocate,

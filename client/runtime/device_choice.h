@@ -55,7 +55,7 @@ struct DeviceChoice {
 /// The devices of `options` on this machine: on cards that CUDA_VISIBLE_DEVICES leaves this process and that
 /// are served; growth as TF_FORCE_GPU_ALLOW_GROWTH overrides it. Without any option: one growing device on
 /// the first visible card. NOT_FOUND with both lists if no visible card is served, or a physical_device is
-/// none of them; INVALID_ARGUMENT for one that is ambiguous.
+/// none of them; INVALID_ARGUMENT for one that is ambiguous, and for a memory_limit of 0.
 absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOptions>& options,
                                            const std::vector<MachineCard>& machine,
                                            const DeviceEnvironment& environment);

@@ -29,7 +29,7 @@ absl::StatusOr<ContextOptions> LeaseOptions(const MemoryOptions& options) {
   context.lease_name = options.lease_name;
   context.endpoint = options.endpoint;
   context.log_sink = options.log_sink;
-  const bool asks = !options.memory_limit.is_zero() || !options.guarantee.is_zero() ||
+  const bool asks = options.memory_limit.has_value() || !options.guarantee.is_zero() ||
                     options.mode != MemoryMode::kGrowth || !options.physical_device.empty();
   if (asks) {
     context.logical_devices.push_back({.memory_limit = options.memory_limit,

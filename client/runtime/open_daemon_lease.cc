@@ -37,7 +37,7 @@ wire::LogicalDeviceSpec SpecOf(const LogicalDeviceSpec& chosen) {
   wire::LogicalDeviceSpec spec;
   if (chosen.cards.size() == 1) spec.card_uuid = chosen.cards.front();
   spec.candidate_uuids = chosen.cards;
-  spec.memory_limit_bytes = chosen.limit.count();
+  if (chosen.limit) spec.memory_limit_bytes = chosen.limit->count();  // a message without it: the whole card
   spec.guarantee_bytes = chosen.guarantee.count();
   spec.mode = chosen.preallocate ? wire::LogicalDeviceSpec::Mode::kPreallocate
                                  : wire::LogicalDeviceSpec::Mode::kGrowth;

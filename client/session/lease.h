@@ -22,7 +22,7 @@ namespace lgpu {
 /// A logical device to ask for.
 struct LogicalDeviceSpec {
   std::vector<std::string> cards = {};  // UUIDs of the cards that it may be on, in the order of preference
-  Bytes limit = {};                     // zero: the whole card
+  std::optional<Bytes> limit = {};      // nothing: the whole card
   Bytes guarantee = {};
   bool preallocate = false;
   std::string name = {};

@@ -84,7 +84,7 @@ absl::Status LocalLease::AddDevice(const LogicalDeviceSpec& spec, const std::vec
 
 absl::Status LocalLease::AddDeviceOn(const Broker::CardInfo& card, const LogicalDeviceSpec& spec) {
   const int index = static_cast<int>(devices_.size());
-  const Bytes limit = spec.limit.is_zero() ? Broker::WholeCard(card) : spec.limit;
+  const Bytes limit = spec.limit.value_or(Broker::WholeCard(card));
   LGPU_ASSIGN_OR_RETURN(const LogicalId device,
                         broker_->AddDevice({.card = card.id,
                                             .limit = limit,

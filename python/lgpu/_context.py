@@ -33,12 +33,22 @@ def size(value: Size, name: str) -> int:
     return number
 
 
+def limit(value: Optional[Size]) -> Optional[int]:
+    """A memory_limit in bytes; None: all that the card can give."""
+    if value is None:
+        return None
+    number = size(value, "memory_limit")
+    if number == 0:
+        raise InvalidArgumentError("memory_limit is 0, which allows nothing; leave it out for all that the card can give")
+    return number
+
+
 @dataclass(frozen=True)
 class Device:
     """One logical device to ask for. Sizes are bytes or texts such as "2GiB"; without a limit it is all that the card
     can give."""
 
-    memory_limit: Size = 0
+    memory_limit: Optional[Size] = None
     guarantee: Size = 0
     mode: str = "growth"  # or "preallocate"
     physical_device: str = ""
@@ -49,7 +59,7 @@ class Device:
         if self.mode not in ("growth", "preallocate"):
             raise InvalidArgumentError(f'mode is {self.mode!r}; it is "growth" or "preallocate"')
         return _core.LogicalDeviceOptions(
-            memory_limit=size(self.memory_limit, "memory_limit"), guarantee=size(self.guarantee, "guarantee"),
+            memory_limit=limit(self.memory_limit), guarantee=size(self.guarantee, "guarantee"),
             preallocate=self.mode == "preallocate", physical_device=str(self.physical_device), name=self.name,
             priority=self.priority)
 
@@ -342,7 +352,7 @@ def _devices_of(devices: Union[int, Sequence[Device], None], memory_limit: Optio
     if isinstance(devices, int) and not isinstance(devices, bool):
         if devices < 1:
             raise InvalidArgumentError(f"devices is {devices}; at least 1 is needed")
-        return [Device(memory_limit=0 if memory_limit is None else memory_limit)._options()] * devices
+        return [Device(memory_limit=memory_limit)._options()] * devices
     if memory_limit is not None:
         raise InvalidArgumentError("memory_limit goes with a number of devices; each lgpu.Device has its own")
     wanted = list(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else [devices]

@@ -155,7 +155,7 @@ class Config:
 class LogicalDeviceOptions:
     """One logical device to ask for."""
 
-    def __init__(self, memory_limit: int, guarantee: int, preallocate: bool, physical_device: str, name: str, priority: int) -> None: ...
+    def __init__(self, memory_limit: int | None, guarantee: int, preallocate: bool, physical_device: str, name: str, priority: int) -> None: ...
 
 class Context:
     """The connection to logical devices; lgpu.Context is made of it."""
@@ -220,7 +220,7 @@ class Memory:
     """The memory of one logical device; lgpu.LogicalMemory is made of it."""
 
     @overload
-    def __init__(self, memory_limit: int, guarantee: int, preallocate: bool, physical_device: str, lease: str, device_of_lease: int, lease_name: str, endpoint: str, allocation_timeout_ms: int | None, log_sink: object) -> None: ...
+    def __init__(self, memory_limit: int | None, guarantee: int, preallocate: bool, physical_device: str, lease: str, device_of_lease: int, lease_name: str, endpoint: str, allocation_timeout_ms: int | None, log_sink: object) -> None: ...
 
     @overload
     def __init__(self, context: Context, device: str) -> None: ...

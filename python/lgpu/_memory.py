@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Optional
 
 from lgpu import _core
-from lgpu._context import Context, Size, _note_daemon, _refuse_after_fork, _to_stderr, size
+from lgpu._context import Context, Size, _note_daemon, _refuse_after_fork, _to_stderr, limit, size
 from lgpu.errors import InvalidArgumentError
 
 
@@ -25,7 +25,7 @@ class LogicalMemory:
     handle of one; objects with __cuda_stream__ or ptr (cuda.core, CuPy) are taken, too. Say forget_stream before you destroy
     one."""
 
-    def __init__(self, memory_limit: Size = 0, *, guarantee: Size = 0, mode: str = "growth", physical_device: str = "",
+    def __init__(self, memory_limit: Optional[Size] = None, *, guarantee: Size = 0, mode: str = "growth", physical_device: str = "",
                  lease: Optional[str] = None, device_of_lease: int = 0, lease_name: Optional[str] = None,
                  endpoint: Optional[str] = None, allocation_timeout: Optional[float] = None,
                  log_sink: Optional[Callable[[str], None]] = None) -> None:
@@ -33,7 +33,7 @@ class LogicalMemory:
         if mode not in ("growth", "preallocate"):
             raise InvalidArgumentError(f'mode is {mode!r}; it is "growth" or "preallocate"')
         self._keep(_core.Memory(
-            memory_limit=size(memory_limit, "memory_limit"), guarantee=size(guarantee, "guarantee"),
+            memory_limit=limit(memory_limit), guarantee=size(guarantee, "guarantee"),
             preallocate=mode == "preallocate", physical_device=str(physical_device), lease=lease or "",
             device_of_lease=device_of_lease, lease_name=lease_name or "", endpoint=endpoint or "",
             allocation_timeout_ms=_milliseconds(allocation_timeout), log_sink=log_sink or _to_stderr))

@@ -3,11 +3,20 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <optional>
+
+#include "lgpu/bytes.h"
 #include "lgpu/tensor.h"
 
 // The parts of the module `lgpu._core`; module.cc puts them together.
 
 namespace lgpu::python {
+
+/// A size that may be left out: None in Python.
+inline std::optional<Bytes> OptionalBytes(std::optional<std::uint64_t> bytes) {
+  return bytes ? std::optional<Bytes>(*bytes) : std::nullopt;
+}
 
 void BindConfig(nanobind::module_& module);
 void BindContext(nanobind::module_& module);

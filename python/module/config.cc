@@ -117,7 +117,7 @@ void BindConfig(nb::module_& module) {
           [](LogicalDeviceConfiguration* self, std::optional<std::uint64_t> memory_limit,
              std::uint64_t guarantee, std::optional<int> priority, std::optional<int> device_ordinal) {
             new (self) LogicalDeviceConfiguration{
-                .memory_limit = memory_limit ? std::optional(Bytes(*memory_limit)) : std::nullopt,
+                .memory_limit = OptionalBytes(memory_limit),
                 .priority = priority,
                 .device_ordinal = device_ordinal,
                 .guarantee = Bytes(guarantee)};

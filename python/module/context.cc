@@ -239,17 +239,17 @@ void BindContext(nb::module_& module) {
   nb::class_<LogicalDeviceOptions>(module, "LogicalDeviceOptions", "One logical device to ask for.")
       .def(
           "__init__",
-          [](LogicalDeviceOptions* self, std::uint64_t memory_limit, std::uint64_t guarantee,
+          [](LogicalDeviceOptions* self, std::optional<std::uint64_t> memory_limit, std::uint64_t guarantee,
              bool preallocate, std::string physical_device, std::string name, int priority) {
             new (self)
-                LogicalDeviceOptions{.memory_limit = Bytes(memory_limit),
+                LogicalDeviceOptions{.memory_limit = OptionalBytes(memory_limit),
                                      .guarantee = Bytes(guarantee),
                                      .mode = preallocate ? MemoryMode::kPreallocate : MemoryMode::kGrowth,
                                      .physical_device = std::move(physical_device),
                                      .name = std::move(name),
                                      .priority = priority};
           },
-          "memory_limit"_a, "guarantee"_a, "preallocate"_a, "physical_device"_a, "name"_a, "priority"_a);
+          "memory_limit"_a.none(), "guarantee"_a, "preallocate"_a, "physical_device"_a, "name"_a, "priority"_a);
   nb::class_<PyContext> type(module, "Context", nb::is_weak_referenceable(),
                              "The connection to logical devices; lgpu.Context is made of it.");
   type.def(

@@ -124,10 +124,10 @@ void BindMemory(nb::module_& module) {
                             "The memory of one logical device; lgpu.LogicalMemory is made of it.");
   type.def(
       "__init__",
-      [](PyMemory* self, std::uint64_t memory_limit, std::uint64_t guarantee, bool preallocate,
-         std::string physical_device, std::string lease, int device_of_lease, std::string lease_name,
+      [](PyMemory* self, std::optional<std::uint64_t> memory_limit, std::uint64_t guarantee,
+         bool preallocate, std::string physical_device, std::string lease, int device_of_lease, std::string lease_name,
          std::string endpoint, std::optional<std::int64_t> allocation_timeout_ms, nb::object log_sink) {
-        MemoryOptions options{.memory_limit = Bytes(memory_limit),
+        MemoryOptions options{.memory_limit = OptionalBytes(memory_limit),
                               .guarantee = Bytes(guarantee),
                               .mode = preallocate ? MemoryMode::kPreallocate : MemoryMode::kGrowth,
                               .physical_device = std::move(physical_device),
@@ -141,8 +141,8 @@ void BindMemory(nb::module_& module) {
         }
         new (self) PyMemory(Check(Waiting([&] { return LogicalMemory::Open(options); })));
       },
-      "memory_limit"_a, "guarantee"_a, "preallocate"_a, "physical_device"_a, "lease"_a, "device_of_lease"_a,
-      "lease_name"_a, "endpoint"_a, "allocation_timeout_ms"_a.none(), "log_sink"_a);
+      "memory_limit"_a.none(), "guarantee"_a, "preallocate"_a, "physical_device"_a, "lease"_a,
+      "device_of_lease"_a, "lease_name"_a, "endpoint"_a, "allocation_timeout_ms"_a.none(), "log_sink"_a);
   type.def(
       "__init__",
       [](PyMemory* self, PyContext& context, const std::string& device) {

@@ -135,6 +135,9 @@ class ApiTest(unittest.TestCase):
         for wrong in (0, -1, [], "two"):
             with self.assertRaises((ValueError, TypeError)):
                 lgpu.Context(devices=wrong, endpoint=ENDPOINT)
+        for ask in (lambda: lgpu.Context(memory_limit=0, endpoint=ENDPOINT), lambda: lgpu.Context([lgpu.Device("0")], endpoint=ENDPOINT),
+                    lambda: lgpu.LogicalMemory(0, endpoint=ENDPOINT)):
+            self.assertRaisesRegex(ValueError, "memory_limit is 0, which allows nothing", ask)
         with self.assertRaisesRegex(ValueError, "cannot simulate"):
             lgpu.Context(endpoint="local:nonsense")
 

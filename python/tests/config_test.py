@@ -56,6 +56,14 @@ class ConfigTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "one of them"):
             lgpu.Context(config=own, memory_limit="1GiB")
 
+    def test_a_strict_config_on_a_full_card_is_refused(self):
+        own = lgpu.Config(strict=True)
+        for gpu in ("GPU:0", "GPU:1"):
+            own.set_memory_growth(gpu, True)
+        with lgpu.Context(devices=[lgpu.Device("1GiB", guarantee="1GiB", physical_device="1")]):
+            with self.assertRaisesRegex(lgpu.ResourceExhaustedError, "GPU:1 would have a memory limit of 0"):
+                lgpu.Context(config=own)
+
     def test_tensorflows_unit_is_noticed(self):
         with self.assertRaisesRegex(ValueError, "write '1024MiB'"):
             config.set_logical_device_configuration("GPU:0", [lgpu.LogicalDeviceConfiguration(memory_limit=1024)])

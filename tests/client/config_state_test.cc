@@ -107,7 +107,7 @@ class Script {
     std::string text;
     for (const ConfigState::Plan::Gpu& gpu : plan.gpus) {
       const LogicalDeviceOptions& options = gpu.options;
-      text += Cat(text.empty() ? "" : " ", gpu.device - 1, ":", Megabytes(options.memory_limit));
+      text += Cat(text.empty() ? "" : " ", gpu.device - 1, ":", Megabytes(options.memory_limit.value_or(Bytes())));
       if (state_.mode() == ConfigMode::kStrict) continue;
       text += options.mode == MemoryMode::kGrowth ? ":g" : ":p";
       if (!options.guarantee.is_zero()) text += Cat(":", Megabytes(options.guarantee));
@@ -305,6 +305,31 @@ TEST(ConfigStateTest, RandomCallsAgreeWithTheRulesSaidOtherwise) {
     }
   }
   EXPECT_GT(refused, 2000);
+}
+
+TEST(ConfigStateTest, AStrictPlanOnACardWithoutFreeMemoryIsRefused) {
+  ConfigState state(ConfigMode::kStrict, Machine(2));
+  state.SetFree("GPU-1", Bytes());
+  std::vector<std::string> notes;
+  const absl::StatusOr<ConfigState::Plan> plan = state.MakePlan({}, notes);
+  ASSERT_EQ(plan.status(), absl::OkStatus());
+  EXPECT_EQ(plan->gpus.at(1).options.memory_limit, Bytes()) << "0 is a limit, not all of the card";
+  const absl::Status refused = state.CheckPlan(*plan);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_NE(refused.message().find("GPU:1 would have a memory limit of 0"), std::string::npos) << refused;
+  state.SetFree("GPU-1", 1000_MiB);
+  const absl::StatusOr<ConfigState::Plan> free = state.MakePlan({}, notes);
+  ASSERT_EQ(free.status(), absl::OkStatus());
+  EXPECT_EQ(state.CheckPlan(*free), absl::OkStatus());
+}
+
+TEST(ConfigStateTest, ANativePlanSaysWhetherThereIsALimit) {
+  ConfigState state(ConfigMode::kNative, Machine(1));
+  std::vector<std::string> notes;
+  EXPECT_FALSE(state.MakePlan({}, notes)->gpus.at(0).options.memory_limit.has_value());
+  ASSERT_EQ(state.SetFraction(1e-12), absl::OkStatus());
+  EXPECT_EQ(state.MakePlan({}, notes)->gpus.at(0).options.memory_limit, Bytes())
+      << "a fraction below one byte is no permission for the whole card";
 }
 
 }  // namespace

@@ -325,6 +325,23 @@ TEST_F(ConfigTest, LimitsOfADaemonsLeaseCanChange) {
   EXPECT_TRUE(context.Constant<float>({3 << 20}, values).ok());
 }
 
+TEST_F(ConfigTest, StrictOnACardWithoutFreeMemoryIsRefused) {
+  const auto daemon = testing::DaemonProcess::Start({.simulate = "64MiB"});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  Config config = Make(ConfigMode::kStrict, (*daemon)->dir());
+  ASSERT_TRUE(config.SetMemoryGrowth("GPU:0", true).ok());
+  std::optional<Context> holder =
+      Must(Context::Create({.logical_devices = {{.memory_limit = 64_MiB, .guarantee = 64_MiB}},
+                            .endpoint = (*daemon)->dir()}));
+  const absl::Status refused = Context::Create(config).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("GPU:0 would have a memory limit of 0 bytes"));
+  EXPECT_TRUE(holder->Close().ok());
+  const absl::StatusOr<Context> after = Context::Create(config);
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_EQ(after->logical_devices().at(0).memory_limit, 64_MiB) << "free memory below the reserve: all of it";
+}
+
 TEST_F(ConfigTest, NoLimitAgainIsAllThatTheCardCanGive) {
   const auto daemon =
       testing::DaemonProcess::Start({.simulate = "256MiB", .config = "[memory]\nreserve = \"32MiB\"\n"});

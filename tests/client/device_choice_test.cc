@@ -41,7 +41,7 @@ TEST(DeviceChoiceTest, WithoutOptionsOneGrowingDeviceOnTheFirstVisibleCard) {
   ASSERT_THAT(choice.devices, SizeIs(1));
   EXPECT_THAT(choice.devices[0].cards, ElementsAre("GPU-aa20"));
   EXPECT_FALSE(choice.devices[0].preallocate);
-  EXPECT_TRUE(choice.devices[0].limit.is_zero());
+  EXPECT_FALSE(choice.devices[0].limit.has_value());
 }
 
 TEST(DeviceChoiceTest, ADeviceWithoutACardMayBeOnEveryServedCardInTheProgramsOrder) {
@@ -61,6 +61,11 @@ TEST(DeviceChoiceTest, OptionsReachTheDevice) {
   EXPECT_EQ(choice.devices[1].limit, 2_GiB);
   EXPECT_TRUE(choice.devices[1].preallocate);
   EXPECT_THAT(choice.notes, IsEmpty());
+}
+
+TEST(DeviceChoiceTest, ALimitOfZeroIsNotTheWholeCard) {
+  EXPECT_FALSE(Must({LogicalDeviceOptions{}}).devices.at(0).limit.has_value());
+  EXPECT_EQ(ErrorOf({.memory_limit = Bytes()}).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(DeviceChoiceTest, ACardIsNamedByItsMachineIndexOrTheBeginningOfItsUuid) {

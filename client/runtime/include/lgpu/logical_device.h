@@ -15,8 +15,8 @@ enum class MemoryMode {
 
 /// One logical device to ask for.
 struct LogicalDeviceOptions {
-  /// Zero: all that the card can give.
-  Bytes memory_limit = {};
+  /// At least 2 MiB, the smallest chunk of a card. Nothing: all that the card can give.
+  std::optional<Bytes> memory_limit = {};
   /// Growth only: memory that is set aside, at most memory_limit.
   Bytes guarantee = {};
   MemoryMode mode = MemoryMode::kGrowth;

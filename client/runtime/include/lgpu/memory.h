@@ -29,8 +29,8 @@ class MemoryState;
 }  // namespace internal
 
 struct MemoryOptions {
-  /// Of the device to make. Zero: all that the card can give.
-  Bytes memory_limit = {};
+  /// Of the device to make: at least 2 MiB. Nothing: all that the card can give.
+  std::optional<Bytes> memory_limit = {};
   /// Growth only: memory that is set aside, at most memory_limit.
   Bytes guarantee = {};
   MemoryMode mode = MemoryMode::kGrowth;
