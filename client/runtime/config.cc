@@ -6,6 +6,7 @@
 #include "allocator/device/simulated/simulated_backend.h"
 #include "client/runtime/config_impl.h"
 #include "client/runtime/context_maker.h"
+#include "client/runtime/device_choice.h"
 #include "client/runtime/machine.h"
 #include "client/runtime/open_lease.h"
 #include "client/session/local_lease.h"
@@ -25,6 +26,10 @@ std::optional<std::string> Variable(const char* name) {
 bool SwitchOr(const char* name, bool otherwise) {
   const std::optional<std::string> value = Variable(name);
   return value == "1" || (value != "0" && otherwise);
+}
+
+bool IsSame(const Endpoint& a, const Endpoint& b) {
+  return a.local == b.local && a.simulated == b.simulated && a.directories == b.directories;
 }
 
 std::string LocalName(std::string_view type, std::size_t index) { return Cat("/device:", type, ":", index); }
@@ -52,6 +57,25 @@ absl::StatusOr<Config> Config::Create(const ConfigOptions& options) {
 
 void Config::Impl::Log(const std::vector<std::string>& notes) const {
   for (const std::string& note : notes) LogNote(options, note);
+}
+
+absl::Status Config::Impl::CheckOptions(const ContextOptions& given) const {
+  if (!given.logical_devices.empty() || !given.lease.empty()) {
+    return absl::InvalidArgumentError(
+        "a Context of a Config has the devices of the Config; leave out the logical devices and the lease");
+  }
+  if (given.allocation_timeout < std::chrono::milliseconds(0)) {
+    return absl::InvalidArgumentError(
+        Cat("allocation_timeout is ", given.allocation_timeout.count(), " ms; it must be 0 or more"));
+  }
+  if (given.endpoint == options.endpoint) return absl::OkStatus();
+  LGPU_ASSIGN_OR_RETURN(const Endpoint other,
+                        ResolveEndpoint(given.endpoint, EndpointEnvironment::OfThisProcess()));
+  if (IsSame(other, endpoint)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      Cat("endpoint \"", given.endpoint,
+          "\" is another one than that of the Config, whose devices the Context gets\n"
+          "  try: a Config that is made with this endpoint"));
 }
 
 std::shared_ptr<internal::ContextState> Config::Impl::LiveContext() const {
@@ -245,8 +269,13 @@ std::string_view Config::GetDevicePolicy() const {
   return DevicePolicyWord(context != nullptr ? context->policy() : impl_->options.device_policy);
 }
 
-absl::StatusOr<Context> Context::Create(Config& config) {
+ContextOptions Config::GetContextOptions() const { return impl_->options; }
+
+absl::StatusOr<Context> Context::Create(Config& config) { return Create(config, config.GetContextOptions()); }
+
+absl::StatusOr<Context> Context::Create(Config& config, const ContextOptions& options) {
   Config::Impl& impl = *config.impl_;
+  LGPU_RETURN_IF_ERROR(impl.CheckOptions(options));
   if (impl.Live() != nullptr || impl.state.initialized()) {
     return absl::FailedPreconditionError(
         impl.state.mode() == ConfigMode::kStrict
@@ -261,17 +290,20 @@ absl::StatusOr<Context> Context::Create(Config& config) {
   LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan plan, impl.MakePlan(notes));
   LGPU_RETURN_IF_ERROR(impl.state.CheckPlan(plan));
   impl.Log(notes);
-  ContextOptions options = impl.options;
-  for (const ConfigState::Plan::Gpu& gpu : plan.gpus) options.logical_devices.push_back(gpu.options);
+  ContextOptions with_devices = options;
+  for (const ConfigState::Plan::Gpu& gpu : plan.gpus) with_devices.logical_devices.push_back(gpu.options);
+  if (impl.state.mode() == ConfigMode::kNative) {
+    LGPU_RETURN_IF_ERROR(CheckDevices(with_devices.logical_devices));
+  }
   std::unique_ptr<Lease> lease;
   if (plan.gpus.empty()) {
     LGPU_ASSIGN_OR_RETURN(lease, LocalLease::Open(MakeSimulatedBackend({}), /*name=*/"", /*specs=*/{}));
   } else {
-    LGPU_ASSIGN_OR_RETURN(lease, OpenLease(options));
+    LGPU_ASSIGN_OR_RETURN(lease, OpenLease(with_devices));
   }
   LGPU_ASSIGN_OR_RETURN(Context context,
                         internal::ContextMaker::Make(
-                            std::move(lease), options,
+                            std::move(lease), with_devices,
                             {.cpu_count = plan.cpus, .strict = impl.state.mode() == ConfigMode::kStrict}));
   impl.attached = !impl.endpoint.local && !Variable("LGPU_LEASE").value_or("").empty();
   impl.live = context.state_;

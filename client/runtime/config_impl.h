@@ -24,6 +24,8 @@ class Config::Impl {
   absl::StatusOr<ConfigState::Plan> MakePlan(std::vector<std::string>& notes) const;
   /// Gives the live Context the sizes of `changed`; on an error its sizes are as before.
   absl::Status Resize(internal::ContextState& context, const ConfigState& changed) const;
+  /// INVALID_ARGUMENT: options that a Context of this Config cannot have.
+  absl::Status CheckOptions(const ContextOptions& given) const;
   void Log(const std::vector<std::string>& notes) const;
 
   ConfigState state;

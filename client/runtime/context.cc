@@ -4,6 +4,7 @@
 
 #include "client/runtime/context_maker.h"
 #include "client/runtime/context_state.h"
+#include "client/runtime/device_choice.h"
 #include "client/runtime/device_text.h"
 #include "client/runtime/executor.h"
 #include "client/runtime/explain.h"
@@ -48,6 +49,7 @@ absl::StatusOr<Context> Context::Create(const ContextOptions& options) {
     return absl::InvalidArgumentError(
         Cat("allocation_timeout is ", options.allocation_timeout.count(), " ms; it must be 0 or more"));
   }
+  LGPU_RETURN_IF_ERROR(CheckDevices(options.logical_devices));
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(options));
   return internal::ContextMaker::Make(std::move(lease), options);
 }

@@ -10,6 +10,7 @@
 #include "client/runtime/logical_plan.h"
 #include "lgpu/status.h"
 #include "lgpu/visibility.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu {
 namespace {
@@ -138,6 +139,25 @@ absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
 DeviceEnvironment DeviceEnvironment::OfThisProcess() {
   return {Variable("CUDA_VISIBLE_DEVICES"), Variable("CUDA_DEVICE_ORDER"),
           Variable("TF_FORCE_GPU_ALLOW_GROWTH")};
+}
+
+absl::Status CheckDevices(const std::vector<LogicalDeviceOptions>& devices) {
+  constexpr std::size_t kMost = StatsPage::kMaxDevices;
+  if (devices.size() > kMost) {
+    return absl::InvalidArgumentError(std::to_string(devices.size()) +
+                                      " logical devices were asked for; a lease has 1 to " +
+                                      std::to_string(kMost) +
+                                      "\n  try: fewer devices; the memory of each is its memory_limit");
+  }
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (!devices[i].memory_limit || *devices[i].memory_limit >= kSmallestLimit) continue;
+    return absl::InvalidArgumentError(
+        "memory_limit of logical device " + std::to_string(i) + " is " + FormatBytes(*devices[i].memory_limit) +
+        "; the smallest is " + FormatBytes(kSmallestLimit) +
+        ", one chunk of a card\n  try: a number of bytes (2_GiB, \"2GiB\"), or no memory_limit for all that "
+        "the card can give");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOptions>& options,

@@ -46,6 +46,12 @@ absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
                                             std::span<const std::string> machine,
                                             std::span<const std::string> served);
 
+/// The smallest memory_limit: one chunk of a card.
+inline constexpr Bytes kSmallestLimit = 2_MiB;
+
+/// INVALID_ARGUMENT: more devices than a lease has, or a memory_limit below kSmallestLimit.
+absl::Status CheckDevices(const std::vector<LogicalDeviceOptions>& devices);
+
 /// The logical devices to ask for, after everything that this process decides by itself.
 struct DeviceChoice {
   std::vector<LogicalDeviceSpec> devices;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/runtime/device_choice.h"
 #include "client/runtime/memory_state.h"
 #include "client/runtime/open_lease.h"
 #include "client/session/fork_guard.h"
@@ -73,6 +74,7 @@ class Entered {
 
 absl::StatusOr<LogicalMemory> LogicalMemory::Open(const MemoryOptions& options) {
   LGPU_ASSIGN_OR_RETURN(const ContextOptions context, LeaseOptions(options));
+  LGPU_RETURN_IF_ERROR(CheckDevices(context.logical_devices));
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(context));
   LGPU_ASSIGN_OR_RETURN(
       std::shared_ptr<internal::MemoryState> state,

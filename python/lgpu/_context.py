@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from lgpu.config import Config
 
 Size = Union[int, str]
+_SMALLEST_LIMIT = 2 << 20
+_MOST_DEVICES = 64
 
 
 def size(value: Size, name: str) -> int:
@@ -40,6 +42,10 @@ def limit(value: Optional[Size]) -> Optional[int]:
     number = size(value, "memory_limit")
     if number == 0:
         raise InvalidArgumentError("memory_limit is 0, which allows nothing; leave it out for all that the card can give")
+    if number < _SMALLEST_LIMIT:
+        megabytes = f"'{number}MiB' or " if number == value and 1 < number < 1 << 20 else ""
+        raise InvalidArgumentError(f"memory_limit={value!r} is {_core.format_bytes(number)}; the smallest is 2MiB, one chunk of a "
+                                   f"card. A limit is a number of bytes or a text: write {megabytes}'2GiB'")
     return number
 
 
@@ -152,8 +158,9 @@ class Context:
 
     devices: how many, or a list of lgpu.Device. memory_limit: of each, where `devices` is a number. lease: the handle or
     name of a lease to attach to. endpoint: a runtime directory of lgpud, "local", or "local:2x1GiB". config: an
-    lgpu.Config. Without devices, limit, lease and config it has what lgpu.config was told, or one device on the first GPU.
-    allocation_timeout: seconds that an allocation waits for memory in use elsewhere. log_sink: called with each placement
+    lgpu.Config, which has the devices; the default is lgpu.config once a setter was called there. The other arguments are
+    merged over it; devices, limits and a lease beside devices that it was told are an error. Without any of them: one device
+    on the first GPU. allocation_timeout: seconds that an allocation waits for memory in use elsewhere. log_sink: called with each placement
     line and note, in place of sys.stderr."""
 
     def __init__(self, devices: Union[int, Sequence[Device], None] = None, *, memory_limit: Optional[Size] = None,
@@ -175,22 +182,18 @@ class Context:
                          ("graph_log_format", graph_log_format)):
             if on:
                 options[name] = True
-        if config is None and devices is None and memory_limit is None and not options:
-            from lgpu import config as module
-            config = module._changed()
-        if config is not None:
-            if devices is not None or memory_limit is not None or options:
-                raise InvalidArgumentError("a Context has its devices and switches from config or from other arguments; "
-                                           "give one of them")
-            with config._core.lock:
-                self._core = _core.Context(config._core.core)
-            _note_daemon(self)
-            return
         asked = _devices_of(devices, memory_limit)
         if asked:
             options["devices"] = asked
-        options["log_sink"] = _sink(weakref.ref(self._log_sink))
-        self._core = _core.Context(options)
+        source, has_devices = _source_of(config, own_devices=[name for name, value in (
+            ("devices", devices), ("memory_limit", memory_limit), ("lease", lease)) if value is not None], endpoint=endpoint)
+        if log_sink is not None or source is None:
+            options["log_sink"] = _sink(weakref.ref(self._log_sink))
+        if source is None:
+            self._core = _core.Context(options)
+        else:
+            with source._core.lock:
+                self._core = _core.Context(options, source._core.core, has_devices)
         _note_daemon(self)
 
     # Life.
@@ -346,12 +349,33 @@ class Context:
         return _html.of_context(self)
 
 
+def _source_of(config: Optional[Config], own_devices: list[str], endpoint: Optional[str]) -> tuple[Optional[Config], bool]:
+    """The Config whose settings a Context has, and whether its devices are those of the Config. own_devices: the arguments
+    that say devices themselves."""
+    given = ", ".join(f"{name}=" for name in own_devices)
+    if config is not None:
+        if own_devices:
+            raise InvalidArgumentError(f"a Context has its devices from config= or from {given}; give one of them")
+        return config, True
+    from lgpu import config as module
+    told = module._told()
+    if told is None:
+        return None, False
+    if told.devices and own_devices:
+        raise InvalidArgumentError(f"{given} cannot be merged with the devices that lgpu.config was told: set the limits there and "
+                                   f"leave {given} out, or make those settings on an lgpu.Config of their own")
+    return told.config, told.devices or not (own_devices or endpoint)
+
+
 def _devices_of(devices: Union[int, Sequence[Device], None], memory_limit: Optional[Size]) -> list[Any]:
     if devices is None:
         return [] if memory_limit is None else [Device(memory_limit=memory_limit)._options()]
     if isinstance(devices, int) and not isinstance(devices, bool):
         if devices < 1:
             raise InvalidArgumentError(f"devices is {devices}; at least 1 is needed")
+        if devices > _MOST_DEVICES:
+            raise InvalidArgumentError(f"devices is {devices}; it is a number of logical devices, 1 to {_MOST_DEVICES}. A limit is "
+                                       f"written memory_limit={devices} (bytes), or memory_limit='2GiB'")
         return [Device(memory_limit=memory_limit)._options()] * devices
     if memory_limit is not None:
         raise InvalidArgumentError("memory_limit goes with a number of devices; each lgpu.Device has its own")

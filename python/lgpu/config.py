@@ -1,5 +1,5 @@
-"""The calls of TensorFlow's tf.config, on one Config of this process. A Context that is given no devices, limit, lease or
-config of its own is made from it once a setter was called here. `lgpu.Config` makes others.
+"""The calls of TensorFlow's tf.config, on one Config of this process. Once a setter was called here, a Context without
+config= is made from it: the arguments of the Context are merged over it. `lgpu.Config` makes others.
 
 Sizes are bytes or texts such as "2GiB"; TensorFlow counts in MiB."""
 
@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from lgpu import _core
 from lgpu._context import LogicalDevice, Size, current, size
@@ -153,30 +153,44 @@ class Config:
         return self._core.get_device_policy()
 
 
+class _Told(NamedTuple):
+    """The Config of this module after a setter was called. devices: a setter of devices, and not of switches alone."""
+
+    config: Config
+    devices: bool
+
+
 _lock = threading.Lock()
 _default: Optional[Config] = None
-_was_changed = False
+_is_told = False
+_is_told_devices = False
 
 
-def _config(change: bool = False) -> Config:
-    global _default, _was_changed
+def _config() -> Config:
+    global _default
     with _lock:
         if _default is None:
             _default = Config()
-        _was_changed = _was_changed or change
         return _default
 
 
-def _changed() -> Optional[Config]:
-    """The Config of this module, if a setter was called."""
-    return _default if _was_changed else None
+def _tell(*, devices: bool) -> None:
+    """A setter was called and did not fail."""
+    global _is_told, _is_told_devices
+    with _lock:
+        _is_told, _is_told_devices = True, _is_told_devices or devices
+
+
+def _told() -> Optional[_Told]:
+    with _lock:
+        return _Told(_default, _is_told_devices) if _default is not None and _is_told else None
 
 
 def _forget() -> None:
     """Starts again with a Config that nothing was said to; for tests."""
-    global _default, _was_changed
+    global _default, _is_told, _is_told_devices
     with _lock:
-        _default, _was_changed = None, False
+        _default, _is_told, _is_told_devices = None, False, False
 
 
 def list_physical_devices(device_type: Optional[str] = None) -> list[PhysicalDevice]:
@@ -192,7 +206,8 @@ def get_visible_devices(device_type: Optional[str] = None) -> list[PhysicalDevic
 
 
 def set_visible_devices(devices: Any, device_type: Optional[str] = None) -> None:
-    _config(change=True).set_visible_devices(devices, device_type)
+    _config().set_visible_devices(devices, device_type)
+    _tell(devices=True)
 
 
 def get_logical_device_configuration(
@@ -202,11 +217,13 @@ def get_logical_device_configuration(
 
 def set_logical_device_configuration(device: Union[PhysicalDevice, str],
                                      logical_devices: Sequence[LogicalDeviceConfiguration]) -> None:
-    _config(change=True).set_logical_device_configuration(device, logical_devices)
+    _config().set_logical_device_configuration(device, logical_devices)
+    _tell(devices=True)
 
 
 def set_soft_device_placement(enabled: bool) -> None:
-    _config(change=True).set_soft_device_placement(enabled)
+    _config().set_soft_device_placement(enabled)
+    _tell(devices=False)
 
 
 def get_soft_device_placement() -> bool:
@@ -218,7 +235,8 @@ class experimental:
 
     @staticmethod
     def set_memory_growth(device: Union[PhysicalDevice, str], enable: bool) -> None:
-        _config(change=True).set_memory_growth(device, enable)
+        _config().set_memory_growth(device, enable)
+        _tell(devices=True)
 
     @staticmethod
     def get_memory_growth(device: Union[PhysicalDevice, str]) -> Optional[bool]:
@@ -230,7 +248,8 @@ class experimental:
 
     @staticmethod
     def set_device_policy(device_policy: Optional[str]) -> None:
-        _config(change=True).set_device_policy(device_policy)
+        _config().set_device_policy(device_policy)
+        _tell(devices=False)
 
     @staticmethod
     def get_device_policy() -> str:

@@ -57,8 +57,8 @@ void SetOption(ContextOptions& options, const std::string& name, nb::handle valu
   }
 }
 
-ContextOptions OptionsOf(const nb::dict& given) {
-  ContextOptions options;
+/// `options` with what is given in their place.
+ContextOptions OptionsOf(const nb::dict& given, ContextOptions options) {
   for (const auto& [key, value] : given) {
     const auto name = nb::cast<std::string>(key);
     try {
@@ -255,16 +255,19 @@ void BindContext(nb::module_& module) {
   type.def(
           "__init__",
           [](PyContext* self, const nb::dict& given) {
-            const ContextOptions options = OptionsOf(given);
+            const ContextOptions options = OptionsOf(given, ContextOptions());
             new (self) PyContext(Check(Waiting([&] { return Context::Create(options); })));
           },
           "options"_a)
       .def(
           "__init__",
-          [](PyContext* self, Config& config) {
-            new (self) PyContext(Check(Waiting([&] { return Context::Create(config); })));
+          [](PyContext* self, const nb::dict& given, Config& config, bool has_devices_of_config) {
+            const ContextOptions options = OptionsOf(given, config.GetContextOptions());
+            new (self) PyContext(Check(Waiting([&] {
+              return has_devices_of_config ? Context::Create(config, options) : Context::Create(options);
+            })));
           },
-          "config"_a);
+          "options"_a, "config"_a, "has_devices_of_config"_a);
   BindMembers(type);
   module.def(
       "parse_bytes", [](const std::string& text) { return Check(ParseBytes(text)).count(); }, "text"_a,

@@ -135,9 +135,18 @@ class ApiTest(unittest.TestCase):
         for wrong in (0, -1, [], "two"):
             with self.assertRaises((ValueError, TypeError)):
                 lgpu.Context(devices=wrong, endpoint=ENDPOINT)
-        for ask in (lambda: lgpu.Context(memory_limit=0, endpoint=ENDPOINT), lambda: lgpu.Context([lgpu.Device("0")], endpoint=ENDPOINT),
+        for ask in (lambda: lgpu.Context(memory_limit=0, endpoint=ENDPOINT), lambda: lgpu.Context([lgpu.Device(0)], endpoint=ENDPOINT),
                     lambda: lgpu.LogicalMemory(0, endpoint=ENDPOINT)):
             self.assertRaisesRegex(ValueError, "memory_limit is 0, which allows nothing", ask)
+        for small, hint in ((1024, "write '1024MiB' or '2GiB'"), ("1MiB", "write '2GiB'"), ((2 << 20) - 1, "write '2GiB'")):
+            with self.assertRaisesRegex(ValueError, f"the smallest is 2MiB.*{hint}"):
+                lgpu.Context(memory_limit=small, endpoint=ENDPOINT)
+            self.assertRaisesRegex(ValueError, "the smallest is 2MiB", lgpu.LogicalMemory, small, endpoint=ENDPOINT)
+        lgpu.Context(memory_limit=2 << 20, endpoint=ENDPOINT).close()
+        with self.assertRaisesRegex(ValueError, r"number of logical devices, 1 to 64.*memory_limit=2147483648 \(bytes\)"):
+            lgpu.Context(2 << 30, endpoint=ENDPOINT)
+        with self.assertRaisesRegex(ValueError, "65 logical devices were asked for; a lease has 1 to 64"):
+            lgpu.Context([lgpu.Device("2MiB")] * 65, endpoint=ENDPOINT)
         with self.assertRaisesRegex(ValueError, "cannot simulate"):
             lgpu.Context(endpoint="local:nonsense")
 

@@ -1,5 +1,6 @@
 """lgpu.config, as tf.config has it; with a daemon of two simulated GPUs of 1 GiB."""
 
+import os
 import threading
 import unittest
 
@@ -44,6 +45,50 @@ class ConfigTest(unittest.TestCase):
         with lgpu.Context(memory_limit="16MiB") as ctx:
             self.assertEqual(len(ctx.logical_devices()), 1)
 
+    def test_keywords_are_merged_over_it(self):
+        config.set_visible_devices("GPU:0", "GPU")
+        config.set_logical_device_configuration("GPU:0", [lgpu.LogicalDeviceConfiguration("64MiB")])
+        for keywords in ({"log_device_placement": True}, {"soft_device_placement": False}, {"device_policy": "warn"},
+                         {"pin_small_ops": True}, {"allocation_timeout": 1}, {"lease_name": "merged"}, {"cast_on_gpu": True},
+                         {"tensor_float_32": True}, {"graph_log_format": True}, {"endpoint": os.environ["LGPU_ENDPOINT"]}):
+            lines = []
+            with self.subTest(keywords=keywords), lgpu.Context(log_sink=lines.append, **keywords) as ctx:
+                self.assertEqual([device["memory_limit"] for device in ctx.logical_devices()], [64 * MIB])
+                self.assertEqual(config.list_logical_devices("GPU"), ctx.list_logical_devices("GPU"))
+                ctx.constant([1.0])
+                self.assertEqual(any("Executing op" in line for line in lines), "log_device_placement" in keywords)
+                self.assertEqual(config.get_soft_device_placement(), "soft_device_placement" not in keywords)
+                self.assertEqual(config.experimental.get_device_policy(), keywords.get("device_policy", "silent"))
+        self.assertTrue(config.get_soft_device_placement())  # of one Context, not of lgpu.config
+        with self.assertRaises(ValueError):
+            lgpu.Context(allocation_timeout=-1)
+
+    def test_what_cannot_be_merged_is_refused(self):
+        config.set_logical_device_configuration("GPU:0", [lgpu.LogicalDeviceConfiguration("64MiB")])
+        for keywords, named in (({"devices": 2}, "devices="), ({"memory_limit": "1GiB"}, "memory_limit="),
+                                ({"devices": 1, "memory_limit": "32MiB"}, "devices=, memory_limit="), ({"lease": "x"}, "lease=")):
+            with self.assertRaisesRegex(ValueError, f"^{named} cannot be merged with the devices that lgpu.config was told"):
+                lgpu.Context(**keywords)
+        with self.assertRaisesRegex(ValueError, "is another one than that of the Config"):
+            lgpu.Context(endpoint="local:1x64MiB")
+        lgpu.Context().close()
+
+    def test_a_setter_that_fails_tells_nothing(self):
+        with self.assertRaises(ValueError):
+            config.set_visible_devices("GPU:9", "GPU")
+        with lgpu.Context(devices=2, memory_limit="16MiB") as ctx:
+            self.assertEqual(len(ctx.logical_devices()), 2)
+
+    def test_switches_reach_a_context_with_devices_of_its_own(self):
+        config.set_soft_device_placement(False)
+        for keywords in ({"devices": 2, "memory_limit": "16MiB"}, {"endpoint": "local:2x64MiB", "devices": 2}):
+            with lgpu.Context(**keywords) as ctx:
+                self.assertEqual(len(ctx.logical_devices()), 2)
+                with ctx.device("GPU:7"), self.assertRaises(lgpu.Error):
+                    ctx.constant([1.0])
+        with lgpu.Context(devices=1, soft_device_placement=True) as ctx, ctx.device("GPU:7"):
+            ctx.constant([1.0])
+
     def test_a_config_of_its_own(self):
         own = lgpu.Config(strict=True)
         own.set_memory_growth("GPU:0", True)
@@ -55,6 +100,10 @@ class ConfigTest(unittest.TestCase):
             own.set_memory_growth("GPU:0", True)
         with self.assertRaisesRegex(ValueError, "one of them"):
             lgpu.Context(config=own, memory_limit="1GiB")
+        lines = []
+        with lgpu.Context(config=lgpu.Config(), log_device_placement=True, log_sink=lines.append) as ctx:
+            ctx.constant([1.0])
+        self.assertTrue(lines)
 
     def test_a_strict_config_on_a_full_card_is_refused(self):
         own = lgpu.Config(strict=True)

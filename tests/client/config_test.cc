@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 namespace lgpu {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -299,6 +301,51 @@ TEST_F(ConfigTest, StrictScopesAreAsInPython) {
   const DeviceScope wrong(context, "/device:GPU");
   EXPECT_EQ(context.Constant<float>({1}).status().message(),
             "Unknown attribute 'device' is encountered while parsing the device spec: '/device:GPU'.");
+}
+
+TEST_F(ConfigTest, OptionsOfAContextGoOverThoseOfItsConfig) {
+  Config config = Make(ConfigMode::kNative);
+  ASSERT_TRUE(config.SetLogicalDeviceConfiguration("GPU:0", {{.memory_limit = 8_MiB}}).ok());
+  config.SetSoftDevicePlacement(false);
+  ContextOptions options = config.GetContextOptions();
+  EXPECT_EQ(options.soft_device_placement, false);
+  options.log_device_placement = true;
+  options.endpoint = "local:2x64MiB";
+  {
+    const Context context = Must(Context::Create(config, options));
+    EXPECT_EQ(context.logical_devices().at(0).memory_limit, 8_MiB);
+    EXPECT_TRUE(config.GetLogDevicePlacement()) << "the Context's, while it is open";
+    EXPECT_EQ(Where(context), kGpu0);
+    EXPECT_THAT(lines_, Contains(HasSubstr("Executing op")));
+    const DeviceScope scope(context, "/GPU:9");
+    EXPECT_FALSE(context.Constant<float>({1}).ok());
+  }
+  EXPECT_FALSE(config.GetLogDevicePlacement());
+}
+
+TEST_F(ConfigTest, OptionsThatAConfigCannotHaveAreRefused) {
+  Config config = Make(ConfigMode::kNative);
+  const auto refused = [&](const ContextOptions& options) {
+    const absl::Status status = Context::Create(config, options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused({.logical_devices = {{.memory_limit = 8_MiB}}}), HasSubstr("the devices of the Config"));
+  EXPECT_THAT(refused({.lease = "train"}), HasSubstr("the devices of the Config"));
+  EXPECT_THAT(refused({.endpoint = "local:1x64MiB"}), HasSubstr("another one than that of the Config"));
+  EXPECT_THAT(refused({.allocation_timeout = std::chrono::milliseconds(-1)}), HasSubstr("0 or more"));
+  ASSERT_TRUE(config.SetLogicalDeviceConfiguration("GPU:0", {{.memory_limit = 1_MiB}}).ok());
+  EXPECT_THAT(refused(config.GetContextOptions()), HasSubstr("the smallest is 2.00MiB"));
+}
+
+TEST_F(ConfigTest, AContextWithATooSmallLimitOrTooManyDevicesIsRefused) {
+  for (const ContextOptions& options :
+       {ContextOptions{.logical_devices = {{.memory_limit = 1_KiB}}, .endpoint = "local:1x64MiB"},
+        ContextOptions{.logical_devices = std::vector<LogicalDeviceOptions>(65), .endpoint = "local:1x64MiB"}}) {
+    EXPECT_EQ(Context::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  const absl::Status memory = LogicalMemory::Open({.memory_limit = 1_KiB, .endpoint = "local:1x64MiB"}).status();
+  EXPECT_EQ(memory.code(), absl::StatusCode::kInvalidArgument) << memory;
 }
 
 TEST_F(ConfigTest, AConfigMayGoBeforeItsContext) {

@@ -68,6 +68,22 @@ TEST(DeviceChoiceTest, ALimitOfZeroIsNotTheWholeCard) {
   EXPECT_EQ(ErrorOf({.memory_limit = Bytes()}).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(DeviceChoiceTest, TooManyDevicesAndTooSmallLimitsAreRefused) {
+  const auto message = [](const std::vector<LogicalDeviceOptions>& devices) {
+    const absl::Status status = CheckDevices(devices);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(CheckDevices({}), absl::OkStatus());
+  EXPECT_EQ(CheckDevices(std::vector<LogicalDeviceOptions>(64, {.memory_limit = 2_MiB})), absl::OkStatus());
+  EXPECT_THAT(message(std::vector<LogicalDeviceOptions>(65)),
+              HasSubstr("65 logical devices were asked for; a lease has 1 to 64"));
+  EXPECT_THAT(message({{.memory_limit = 2_GiB}, {.memory_limit = 1_KiB}}),
+              AllOf(HasSubstr("memory_limit of logical device 1 is 1.00KiB; the smallest is 2.00MiB"),
+                    HasSubstr("2_GiB")));
+  EXPECT_THAT(message({{.memory_limit = Bytes()}}), HasSubstr("memory_limit of logical device 0 is 0"));
+}
+
 TEST(DeviceChoiceTest, ACardIsNamedByItsMachineIndexOrTheBeginningOfItsUuid) {
   EXPECT_THAT(Must({{.physical_device = "1"}}).devices[0].cards, ElementsAre("GPU-aa20"));
   EXPECT_THAT(Must({{.physical_device = "GPU-aa2"}}).devices[0].cards, ElementsAre("GPU-aa20"));

@@ -165,7 +165,7 @@ TEST_P(LogicalMemoryTest, WrongUseIsAnErrorAndChangesNothing) {
       absl::IsFailedPrecondition(memory.Allocate(1_MiB).status()));  // NOLINT(bugprone-use-after-move)
   EXPECT_TRUE(moved.Close().ok());
   EXPECT_TRUE(absl::IsNotFound(
-      LogicalMemory::Open({.memory_limit = 1_MiB, .device_of_lease = 1, .endpoint = endpoint_}).status()));
+      LogicalMemory::Open({.memory_limit = 2_MiB, .device_of_lease = 1, .endpoint = endpoint_}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(
       LogicalMemory::Open({.endpoint = endpoint_, .allocation_timeout = std::chrono::milliseconds(-1)})
           .status()));
@@ -522,7 +522,7 @@ TEST_P(LogicalMemoryTest, TwoProgramsShareTheLimitOfALease) {
   const Block over = Must(two->Allocate(32_MiB, {.timeout = std::chrono::minutes(1)}));
   EXPECT_TRUE(two->Free(over, nullptr).ok()) << "idle memory of the first goes over";
   EXPECT_TRUE(absl::IsInvalidArgument(
-      LogicalMemory::Open({.memory_limit = 1_MiB, .lease = "shared", .endpoint = endpoint_}).status()));
+      LogicalMemory::Open({.memory_limit = 2_MiB, .lease = "shared", .endpoint = endpoint_}).status()));
 }
 
 #ifdef LGPU_TEST_CUDA

@@ -123,6 +123,10 @@ class LGPU_API Config {
   absl::Status SetDevicePolicy(std::optional<std::string_view> policy);
   std::string_view GetDevicePolicy() const;
 
+  /// The options of the Context that is made next, without its devices: the endpoint, the sink and the
+  /// switches that were set.
+  ContextOptions GetContextOptions() const;
+
   class LGPU_HIDDEN Impl;
 
  private:
