@@ -28,6 +28,16 @@ std::string Quoted(const std::vector<std::string>& names) {
   return text + (names.size() == 1 ? ",)" : ")");
 }
 
+const Tensor& NoTensor() {
+  static const Tensor kNone;
+  return kNone;
+}
+
+const Tensor& At(const std::vector<Tensor>& values, int replica) {
+  const bool is_there = replica >= 0 && static_cast<std::size_t>(replica) < values.size();
+  return is_there ? values[static_cast<std::size_t>(replica)] : NoTensor();
+}
+
 absl::Status CheckCount(const internal::Replicas& replicas, const PerReplica& values, std::string_view what) {
   if (values.size() == replicas.count()) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -35,6 +45,12 @@ absl::Status CheckCount(const internal::Replicas& replicas, const PerReplica& va
 }
 
 }  // namespace
+
+const Tensor& PerReplica::operator[](int replica) const { return At(values_, replica); }
+
+const Tensor& MirroredVariable::value(int replica) const {
+  return values_ == nullptr ? NoTensor() : At(*values_, replica);
+}
 
 int Replica::count() const { return replicas_.global_count(); }
 const Context& Replica::context() const { return replicas_.context(); }
@@ -80,7 +96,7 @@ double Replica::LossWeight(const PerReplica& batch) const {
   for (const Tensor& part : batch.values()) {
     rows += batch.rows_ > 0 ? 0.0 : static_cast<double>(part.shape()[0]);
   }
-  return static_cast<double>(batch[id_].shape()[0]) / rows;
+  return rows == 0 ? 0 : static_cast<double>(batch[id_].shape()[0]) / rows;
 }
 
 MirroredStrategy::MirroredStrategy(std::shared_ptr<internal::Replicas> replicas)

@@ -96,7 +96,7 @@ Sgd::Sgd(const MirroredStrategy& strategy, const SgdOptions& options)
     : options_(options), of_(static_cast<std::size_t>(strategy.replicas())) {}
 
 absl::StatusOr<Tensor> Sgd::Step(const Replica& replica, const Tensor& gradient, Tensor& velocity) {
-  Of& own = of_.at(static_cast<std::size_t>(replica.id()));
+  Of& own = of_[static_cast<std::size_t>(replica.id())];
   LGPU_ASSIGN_OR_RETURN(const Tensor rate,
                         Kept(replica.context(), own.rates, gradient.dtype(), -options_.learning_rate));
   LGPU_ASSIGN_OR_RETURN(Tensor step, Multiply(gradient, rate));
@@ -118,7 +118,12 @@ absl::Status Sgd::Apply(const Replica& replica, std::span<MirroredVariable* cons
                                           variables.size(), " variables and ", gradients.size(),
                                           " gradients"));
   }
-  Of& own = of_.at(static_cast<std::size_t>(replica.id()));
+  if (static_cast<std::size_t>(replica.id()) >= of_.size()) {
+    return absl::InvalidArgumentError(Cat("this Sgd was made for a MirroredStrategy of ", of_.size(),
+                                          " replicas, and this is replica ", replica.id(),
+                                          "; make an Sgd for the strategy of the step"));
+  }
+  Of& own = of_[static_cast<std::size_t>(replica.id())];
   std::vector<Tensor> velocities = own.velocities;
   velocities.resize(variables.size());
   std::vector<Tensor> values;

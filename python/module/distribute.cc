@@ -93,7 +93,14 @@ void Run(const PyStrategy& self, nb::handle step) {
 void BindReplica(nb::module_& module) {
   nb::class_<MirroredVariable>(module, "MirroredVariable",
                                "A value on the device of each replica, the same on all of them.")
-      .def("value", &MirroredVariable::value, "replica"_a = 0, "The value of a replica.");
+      .def(
+          "value",
+          [](const MirroredVariable& self, int replica) {
+            const Tensor value = self.value(replica);
+            if (!value.has_value()) throw nb::index_error("there is no such replica");
+            return value;
+          },
+          "replica"_a = 0, "The value of a replica.");
   nb::class_<PerReplica>(module, "PerReplica", "One tensor for each replica.")
       .def(nb::init<std::vector<Tensor>>(), "values"_a)
       .def("__len__", &PerReplica::size)

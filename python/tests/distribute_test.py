@@ -71,6 +71,7 @@ class DistributeTest(unittest.TestCase):
                            (ValueError, lambda: self.strategy.reduce("max", self.strategy.broadcast(variable.value()))),
                            (ValueError, lambda: lgpu.MirroredStrategy(self.ctx, devices=["GPU:0", "GPU:0"])),
                            (IndexError, lambda: self.strategy.broadcast(variable.value())[2]),
+                           (IndexError, lambda: variable.value(2)), (IndexError, lambda: variable.value(-1)),
                            (RuntimeError, lambda: self.strategy.run(lambda _: self.strategy.run(lambda _: None)))):
             self.assertRaises(kind, call)
 

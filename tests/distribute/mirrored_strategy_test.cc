@@ -172,6 +172,32 @@ TEST_F(MirroredStrategyTest, ReplicasThatDoNotDoTheSameAreAnErrorAndNoWait) {
               HasSubstr("within a step"));
 }
 
+TEST_F(MirroredStrategyTest, AReplicaThatIsNotThereHasNoValue) {
+  const PerReplica values = Must(strategy_.Broadcast(Numbers(gpu(), 1, 2)));
+  const MirroredVariable variable = Must(strategy_.Variable(Numbers(gpu(), 1, 2)));
+  for (const int replica : {-1, 2, 1 << 30}) {
+    EXPECT_FALSE(values[replica].has_value()) << replica;
+    EXPECT_FALSE(variable.value(replica).has_value()) << replica;
+  }
+  EXPECT_TRUE(values[1].has_value());
+  EXPECT_FALSE(PerReplica()[0].has_value());
+  EXPECT_FALSE(MirroredVariable().value(0).has_value());
+}
+
+TEST_F(MirroredStrategyTest, AStepOfAnotherStrategyIsRefusedByAnSgd) {
+  const MirroredStrategy one = Make({.devices = {"GPU:0"}});
+  Sgd sgd(one, {});
+  MirroredVariable variable = Must(strategy_.Variable(Numbers(gpu(), 1, 2)));
+  const absl::Status status = strategy_.Run([&](Replica& replica) {
+    EXPECT_EQ(replica.LossWeight(PerReplica()), 0);
+    MirroredVariable* const variables[] = {&variable};
+    const Tensor gradients[] = {Numbers(gpu(), 1, 2)};
+    return replica.id() == 0 ? absl::OkStatus() : sgd.Apply(replica, variables, gradients);
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("made for a MirroredStrategy of 1 replicas"));
+}
+
 TEST_F(MirroredStrategyTest, VariablesBelongToTheirStrategy) {
   const MirroredStrategy other = Make({});
   MirroredVariable foreign = Must(other.Variable(Numbers(gpu(), 1, 2)));

@@ -33,12 +33,13 @@ class MirroredStrategy;
 enum class ReduceOp { kSum, kMean };
 
 /// One tensor for each replica of this process, by its number; each usually on the device of its replica.
-class PerReplica {
+class LGPU_API PerReplica {
  public:
   PerReplica() = default;
   explicit PerReplica(std::vector<Tensor> values) : values_(std::move(values)) {}
   int size() const { return static_cast<int>(values_.size()); }
-  const Tensor& operator[](int replica) const { return values_.at(static_cast<std::size_t>(replica)); }
+  /// A Tensor without a value where there is no such replica.
+  const Tensor& operator[](int replica) const;
   const std::vector<Tensor>& values() const { return values_; }
 
  private:
@@ -55,8 +56,9 @@ class PerReplica {
 class LGPU_API MirroredVariable {
  public:
   MirroredVariable() = default;
-  /// The value of a replica. The strategy's Replica::Read checks that the variable is its own.
-  const Tensor& value(int replica) const { return values_->at(static_cast<std::size_t>(replica)); }
+  /// The value of a replica; a Tensor without a value where there is no such replica or the variable has none.
+  /// The strategy's Replica::Read checks that the variable is its own.
+  const Tensor& value(int replica) const;
   bool has_value() const { return values_ != nullptr; }
 
  private:

@@ -61,7 +61,8 @@ class LGPU_API Sgd {
  public:
   Sgd(const MirroredStrategy& strategy, const SgdOptions& options);
   /// Within a step, with summed gradients: a new value for this replica's copy of each variable. Nothing is
-  /// assigned where one of them fails. INVALID_ARGUMENT: as many gradients as variables are needed.
+  /// assigned where one of them fails. INVALID_ARGUMENT: as many gradients as variables are needed, and a
+  /// replica of this strategy.
   absl::Status Apply(const Replica& replica, std::span<MirroredVariable* const> variables,
                      std::span<const Tensor> gradients);
 
