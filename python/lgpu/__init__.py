@@ -51,8 +51,13 @@ __all__ = sorted([*_HOME_OF, *_MODULES, "AbortedError", "AlreadyExistsError", "D
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in _MODULES or name in _ADAPTORS:
+    if name in _MODULES:
         return importlib.import_module(f"lgpu.{name}")
+    if name in _ADAPTORS:
+        try:
+            return importlib.import_module(f"lgpu.{name}")
+        except ImportError as error:  # hasattr and getattr with a default know AttributeError alone
+            raise AttributeError(str(error)) from error
     if name not in _HOME_OF:
         raise AttributeError(f"module 'lgpu' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"lgpu.{_HOME_OF[name]}"), name)

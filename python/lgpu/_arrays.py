@@ -17,10 +17,17 @@ def dtype_of(name: str) -> np.dtype:
     """numpy's dtype of an element type of lgpu."""
     if name != "bfloat16":
         return np.dtype(name)
+    found = _bfloat16()
+    if found is None:
+        raise TypeError("numpy has bfloat16 by the package ml_dtypes, which is not installed: pip install ml_dtypes")
+    return found
+
+
+def _bfloat16() -> Optional[np.dtype]:
     try:
         import ml_dtypes
     except ImportError:
-        raise TypeError("numpy has bfloat16 by the package ml_dtypes, which is not installed: pip install ml_dtypes") from None
+        return None
     return np.dtype(ml_dtypes.bfloat16)
 
 
@@ -97,13 +104,23 @@ def capsule_of(array: Any, stream: Optional[int]) -> Any:
         return array.__dlpack__(**asked)
 
 
+def _printed(tensor: Any) -> np.ndarray:
+    """The values to print. bfloat16 without ml_dtypes: as float32, whose upper half it is."""
+    if tensor.dtype_name != "bfloat16" or _bfloat16() is not None:
+        return to_numpy(tensor)
+    halves = np.empty(tensor.shape, np.uint16)
+    if halves.size != 0:
+        tensor.copy_into(bytes_of(halves))
+    return np.asarray(halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
 def text_of(tensor: Any) -> str:
     where = tensor.device.rsplit("/device:", 1)[-1]
     head = f"<lgpu.Tensor shape={tensor.shape} dtype={tensor.dtype_name} device={where}"
     if tensor.nbytes > _MOST_COPIED_TO_PRINT:
         return f"{head}>"
     try:
-        values = np.array2string(to_numpy(tensor), threshold=_LONGEST_PRINTED, max_line_width=1 << 30)
+        values = np.array2string(_printed(tensor), threshold=_LONGEST_PRINTED, max_line_width=1 << 30)
     except errors.Error as error:
         return f"{head} without values: {str(error).splitlines()[0]}>"
     return f"{head} {' '.join(values.split())}>"

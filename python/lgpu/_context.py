@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from lgpu import _core
 from lgpu._state import innermost_scope, open_contexts
-from lgpu.errors import ExportsInUseError, FailedPreconditionError, InvalidArgumentError
+from lgpu.errors import ExportsInUseError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
     from lgpu._memory import LogicalMemory
@@ -207,9 +207,13 @@ class Context:
         open_contexts.set(tuple(other for other in open_contexts.get() if other is not self))
         try:
             self.close()
-        except ExportsInUseError:
-            # The last array or block closes it.
+        except (ExportsInUseError, UnavailableError):
+            # The last array or block closes it. A daemon that is gone has the memory back when this process is gone.
             self._core.retire()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"the end of the lgpu.Context failed, too: {failure}")
 
     def close(self) -> None:
         """Gives everything back now. ExportsInUseError, which is a BufferError: arrays of other libraries, or blocks of

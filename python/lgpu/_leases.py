@@ -42,8 +42,13 @@ def leases(endpoint: Optional[str] = None) -> Leases:
     done = subprocess.run([command, "ls", "--json"], capture_output=True, text=True, env=environment)
     if done.returncode == 0:
         return Leases(json.loads(done.stdout)["leases"])
+    raise _BY_EXIT.get(done.returncode, errors.Error)(_message_of(done.stderr))
+
+
+def _message_of(stderr: str) -> str:
+    """The message of an error that the command printed: an object of JSON on the last line, with --json."""
+    text = stderr.strip()
     try:
-        message = json.loads(done.stdout)["message"]
-    except (ValueError, KeyError):
-        message = done.stderr.strip()
-    raise _BY_EXIT.get(done.returncode, errors.Error)(message)
+        return str(json.loads(text.splitlines()[-1])["message"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return text

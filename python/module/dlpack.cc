@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -234,9 +235,11 @@ class Consumed {
 
 bool IsDense(const dlpack::Array& array) {
   if (array.strides == nullptr) return true;
+  // Strides of an array without elements mean nothing.
+  const std::span shape(array.shape, static_cast<std::size_t>(array.ndim));
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
   std::int64_t stride = 1;
   for (int i = array.ndim - 1; i >= 0; --i) {
-    if (array.shape[i] == 0) return true;
     if (array.shape[i] != 1 && array.strides[i] != stride) return false;
     stride *= array.shape[i];
   }

@@ -6,7 +6,8 @@
 #include "python/module/lock.h"
 #include "python/module/scopes.h"
 
-NB_MODULE(_core, module) {
+// The module is nanobind's, and PyInit__core lets it into the main interpreter alone.
+NB_MODULE(_core_of_nanobind, module) {
   module.doc() = "liblgpu, for the package lgpu.";
   // Arrays of other libraries and globals may outlive the module at the interpreter's end.
   nanobind::set_leak_warnings(false);
@@ -25,4 +26,16 @@ NB_MODULE(_core, module) {
   lgpu::python::BindDlpack(module);
   lgpu::python::BindDistribute(module);
   lgpu::python::BindTorch(module);
+}
+
+extern "C" NB_EXPORT PyObject* PyInit__core();  // NOLINT(bugprone-reserved-identifier): Python's name
+/// nanobind has its types once in a process, and an interpreter that ends would take them along. Python 3.12
+/// keeps such a module out of other interpreters; 3.11 does not.
+extern "C" PyObject* PyInit__core() {  // NOLINT(bugprone-reserved-identifier)
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError,
+                    "lgpu cannot be imported in a sub-interpreter; import it in the main interpreter");
+    return nullptr;
+  }
+  return PyInit__core_of_nanobind();
 }

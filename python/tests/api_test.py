@@ -1,7 +1,9 @@
 """Contexts, tensors, ops, explain, memory figures."""
 
 import gc
+import sys
 import unittest
+import unittest.mock
 
 import numpy as np
 
@@ -97,6 +99,10 @@ class ApiTest(unittest.TestCase):
         self.assertEqual(repr(self.ctx.constant([[1.0, 2.0], [3.0, 4.0]])),
                          "<lgpu.Tensor shape=(2, 2) dtype=float32 device=GPU:0 [[1. 2.] [3. 4.]]>")
         self.assertNotIn("\n", repr(self.ctx.fill([4000], 1.0)))
+        halves = [self.ctx.constant(values, dtype="bfloat16") for values in (1.5, [1.5, -2.0], np.zeros((2, 0), np.float32))]
+        with unittest.mock.patch.dict(sys.modules, {"ml_dtypes": None}):
+            self.assertEqual([repr(tensor).partition("GPU:0 ")[2] for tensor in halves], ["1.5>", "[ 1.5 -2. ]>", "[]>"])
+            self.assertRaisesRegex(TypeError, "pip install ml_dtypes", halves[0].numpy)
         self.assertEqual(repr(self.ctx), "<lgpu.Context GPU:0 32.00MiB, GPU:1 32.00MiB>")
         self.assertIn("32.00MiB limit", self.ctx._repr_html_())
 
@@ -110,6 +116,21 @@ class ApiTest(unittest.TestCase):
             self.assertEqual(lgpu.constant([1.0]).shape, (1,))
         with self.assertRaisesRegex(RuntimeError, "the Context is closed"):
             outer.constant([1.0])
+
+    def test_the_end_of_a_with_block_keeps_the_exception_of_the_body(self):
+        def fails():
+            raise lgpu.InternalError("of close")
+
+        ctx = lgpu.Context(endpoint=ENDPOINT)
+        self.addCleanup(ctx._core.close)
+        ctx.close = fails
+        with self.assertRaisesRegex(KeyError, "of the body") as caught:
+            with ctx:
+                raise KeyError("of the body")
+        self.assertIn("of close", caught.exception.__notes__[0])
+        with self.assertRaisesRegex(lgpu.InternalError, "of close"):
+            with ctx:
+                pass
 
     def test_tensors_of_another_or_of_a_closed_context(self):
         other = lgpu.Context(endpoint=ENDPOINT)

@@ -63,8 +63,9 @@ class DaemonTest(unittest.TestCase):
             html = self.lgpu.leases(self.runtime)._repr_html_()
             self.assertIn("<td>mine</td>", html)
             self.assertIn("<td>64.00MiB</td>", html)
-        with self.assertRaisesRegex(ConnectionError, "no lgpud at /nonexistent"):
+        with self.assertRaisesRegex(ConnectionError, "^no lgpud at /nonexistent") as caught:
             self.lgpu.leases("/nonexistent")
+        self.assertNotIn("{", str(caught.exception))
 
     def test_a_full_card_names_its_holders(self):
         first = self.lgpu.Context(devices=[self.lgpu.Device("200MiB", guarantee="200MiB")], lease_name="greedy",
@@ -100,6 +101,19 @@ class DaemonTest(unittest.TestCase):
         list(map(operator.call, [go.release, array.clear, functools.partial(order.append, "closed")]))
         thread.join()
         self.assertEqual(order, ["another thread runs", "closed"])
+
+    def test_a_with_block_ends_in_peace_when_its_daemon_is_gone(self):
+        with self.lgpu.Context(memory_limit="32MiB", endpoint=self.runtime) as ctx:
+            tensor = ctx.constant([1.0, 2.0])
+            self.daemon.kill()
+            self.assertEqual((tensor + tensor).tolist(), [2, 4])
+        with self.assertRaises(self.lgpu.Error):
+            ctx.constant([1.0])
+        self.daemon = Daemon(self.runtime)
+        with self.assertRaisesRegex(ValueError, "of the body"):
+            with self.lgpu.Context(memory_limit="32MiB", endpoint=self.runtime):
+                self.daemon.kill()
+                raise ValueError("of the body")
 
     def test_a_daemon_that_dies_is_a_connection_error_and_one_that_comes_back_is_not(self):
         ctx = self.lgpu.Context(memory_limit="128MiB", endpoint=self.runtime, allocation_timeout=0.2)

@@ -27,6 +27,27 @@ def name_of(capsule):
     return get(capsule).decode()
 
 
+class Managed(ctypes.Structure):
+    """DLPack's DLManagedTensor."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8),
+                ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64), ("manager", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p)]
+
+
+CAPSULE_NAME = LEGACY.encode()  # a capsule keeps its address
+
+
+def capsule_of(shape, strides):
+    """A capsule of float32 without memory, and what it needs as long as it lives."""
+    numbers = ctypes.c_int64 * len(shape)
+    managed = Managed(None, (1, 0), len(shape), 2, 32, 1, numbers(*shape), numbers(*strides))
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(ctypes.addressof(managed), CAPSULE_NAME, None), managed
+
+
 class Producer:
     """An array of numpy's behind the protocol, with an answer of its own."""
 
@@ -192,6 +213,15 @@ class DlpackTest(unittest.TestCase):
                 self.ctx.from_dlpack(array)
         # Dimensions of one element have any stride.
         self.assertEqual(self.ctx.from_dlpack(np.ones((3, 2), np.float32)[:, :1].copy()).shape, (3, 1))
+
+    def test_an_array_without_elements_may_have_any_strides(self):
+        for shape, strides in (((0, 2), (4, 2)), ((2, 0, 2), (9, 7, 2)), ((0, 3), (1, 5))):
+            capsule, kept = capsule_of(shape, strides)
+            tensor = self.ctx.from_dlpack(capsule)
+            self.assertEqual((tensor.shape, tensor.dtype_name), (shape, "float32"))
+            del kept
+        empty = np.ones((4, 4), np.float32)[:0, ::2]
+        self.assertEqual(self.ctx.from_dlpack(empty).shape, empty.shape)
 
     def test_a_producers_memory_is_let_go(self):
         array = np.ones(2, np.float32)

@@ -1,6 +1,7 @@
 """Threads, the interpreter's lock, fork, spawn, the end of the interpreter, a daemon that dies. With a daemon of two
 simulated GPUs of 1 GiB."""
 
+import importlib.util
 import multiprocessing
 import os
 import subprocess
@@ -208,6 +209,18 @@ class LifeTest(unittest.TestCase):
             print(left())
             """)
         self.assertEqual((code, out, errors), (0, "None\n", ""))
+
+    @unittest.skipUnless(importlib.util.find_spec("_xxsubinterpreters"), "this Python has another module of interpreters")
+    def test_a_sub_interpreter_gets_an_import_error_and_the_main_one_lives(self):
+        code, out, errors = run("""
+            import _xxsubinterpreters as interpreters
+            other = interpreters.create()
+            interpreters.run_string(other, "try:\\n import lgpu\\n lgpu.Context\\nexcept ImportError: print('refused', flush=True)")
+            interpreters.destroy(other)
+            import lgpu
+            with lgpu.Context(endpoint="local:1x64MiB") as ctx: print(ctx.constant([1.0]).tolist())
+            """)
+        self.assertEqual((code, out, errors), (0, "refused\n[1.0]\n", ""))
 
     def test_import_does_not_load_the_library(self):
         code, out, errors = run("""

@@ -326,10 +326,16 @@ class WithoutTheLibrariesTest(unittest.TestCase):
                 import sys
                 sys.modules["{name}"] = None
                 import lgpu
-                try: lgpu.{name}
+                try: import lgpu.{name}
                 except ModuleNotFoundError as error: print(error)
+                try: from lgpu import {name}
+                except ModuleNotFoundError as error: print(error)
+                try: lgpu.{name}
+                except AttributeError as error: print(error)
+                print(hasattr(lgpu, "{name}"))
                 """)
-            self.assertEqual((code, errors, out), (0, "", f"lgpu.{name} needs {project}, which is not installed here\n"))
+            needs = f"lgpu.{name} needs {project}, which is not installed here\n"
+            self.assertEqual((code, errors, out), (0, "", f"{3 * needs}False\n"))
 
 
 if __name__ == "__main__":
