@@ -185,8 +185,7 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
     const std::optional<Bytes> limit = plan.gpus[i].options.memory_limit;
     // A plan without a limit means all of the card; the device may have less, by the daemon's reserve.
     const Bytes total = changed.devices()[plan.gpus[i].device].total;
-    const bool never_said =
-        limit == before.gpus[i].options.memory_limit && (!limit || *limit >= total);
+    const bool never_said = limit == before.gpus[i].options.memory_limit && (!limit || *limit >= total);
     ResizeOptions sizes{limit.value_or(Lease::kWholeCard), std::nullopt};
     if (attached) {  // only to compare the two plans
       return ResizeOptions{sizes.memory_limit, plan.gpus[i].options.guarantee};

@@ -311,11 +311,11 @@ absl::Status ConfigState::CheckPlan(const Plan& plan) const {
   for (std::size_t i = 0; i < plan.gpus.size(); ++i) {
     if (plan.gpus[i].options.memory_limit != Bytes()) continue;
     const PhysicalDeviceInfo& card = devices_[plan.gpus[i].device];
-    return absl::ResourceExhaustedError(
-        Cat("GPU:", i, " would have a memory limit of 0 bytes: of ", FormatBytes(card.total), " of ",
-            card.card_name, " (", card.card_uuid, "), ", FormatBytes(card.free.value_or(Bytes())),
-            " are free, and TensorFlow's rules take the limit from the free memory\n"
-            "  try: end a program that holds memory of the card (lgpu ls), or set a memory_limit for the GPU"));
+    return absl::ResourceExhaustedError(Cat(
+        "GPU:", i, " would have a memory limit of 0 bytes: of ", FormatBytes(card.total), " of ",
+        card.card_name, " (", card.card_uuid, "), ", FormatBytes(card.free.value_or(Bytes())),
+        " are free, and TensorFlow's rules take the limit from the free memory\n"
+        "  try: end a program that holds memory of the card (lgpu ls), or set a memory_limit for the GPU"));
   }
   return absl::OkStatus();
 }

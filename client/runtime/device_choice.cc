@@ -144,16 +144,15 @@ DeviceEnvironment DeviceEnvironment::OfThisProcess() {
 absl::Status CheckDevices(const std::vector<LogicalDeviceOptions>& devices) {
   constexpr std::size_t kMost = StatsPage::kMaxDevices;
   if (devices.size() > kMost) {
-    return absl::InvalidArgumentError(std::to_string(devices.size()) +
-                                      " logical devices were asked for; a lease has 1 to " +
-                                      std::to_string(kMost) +
-                                      "\n  try: fewer devices; the memory of each is its memory_limit");
+    return absl::InvalidArgumentError(
+        std::to_string(devices.size()) + " logical devices were asked for; a lease has 1 to " +
+        std::to_string(kMost) + "\n  try: fewer devices; the memory of each is its memory_limit");
   }
   for (std::size_t i = 0; i < devices.size(); ++i) {
     if (!devices[i].memory_limit || *devices[i].memory_limit >= kSmallestLimit) continue;
     return absl::InvalidArgumentError(
-        "memory_limit of logical device " + std::to_string(i) + " is " + FormatBytes(*devices[i].memory_limit) +
-        "; the smallest is " + FormatBytes(kSmallestLimit) +
+        "memory_limit of logical device " + std::to_string(i) + " is " +
+        FormatBytes(*devices[i].memory_limit) + "; the smallest is " + FormatBytes(kSmallestLimit) +
         ", one chunk of a card\n  try: a number of bytes (2_GiB, \"2GiB\"), or no memory_limit for all that "
         "the card can give");
   }

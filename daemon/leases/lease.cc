@@ -53,8 +53,8 @@ absl::StatusOr<const Broker::CardInfo*> FindNamed(const std::string& uuid,
   return found;
 }
 
-// The candidate with most room, less what this request has put on it already. Of candidates with the same room
-// the caller's first one: CUDA_VISIBLE_DEVICES=3,1 prefers GPU 3.
+// The candidate with most room, less what this request has put on it already. Of candidates with the same
+// room the caller's first one: CUDA_VISIBLE_DEVICES=3,1 prefers GPU 3.
 absl::StatusOr<const Broker::CardInfo*> FindRoomiest(const v1::LogicalDeviceSpec& spec,
                                                      const std::vector<Broker::CardInfo>& cards,
                                                      const std::map<CardId, Bytes>& planned) {

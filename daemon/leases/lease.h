@@ -82,7 +82,8 @@ Holdings HoldingsOf(const std::vector<PlannedDevice>& plan);
 absl::Status CheckLabel(const std::string& label);
 
 /// Chooses cards: the named one (a uuid or a unique prefix), else the one with most room among the
-/// candidates; of candidates with the same room, the first one of the request. INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION, with the list of cards.
+/// candidates; of candidates with the same room, the first one of the request. INVALID_ARGUMENT, NOT_FOUND or
+/// FAILED_PRECONDITION, with the list of cards.
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
                                                        const std::vector<Broker::CardInfo>& cards);
 

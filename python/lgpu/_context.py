@@ -160,8 +160,8 @@ class Context:
     name of a lease to attach to. endpoint: a runtime directory of lgpud, "local", or "local:2x1GiB". config: an
     lgpu.Config, which has the devices; the default is lgpu.config once a setter was called there. The other arguments are
     merged over it; devices, limits and a lease beside devices that it was told are an error. Without any of them: one device
-    on the first GPU. allocation_timeout: seconds that an allocation waits for memory in use elsewhere. log_sink: called with each placement
-    line and note, in place of sys.stderr."""
+    on the first GPU. allocation_timeout: seconds that an allocation waits for memory in use elsewhere. log_sink: called with
+    each placement line and note, in place of sys.stderr."""
 
     def __init__(self, devices: Union[int, Sequence[Device], None] = None, *, memory_limit: Optional[Size] = None,
                  lease: Optional[str] = None, lease_name: Optional[str] = None, endpoint: Optional[str] = None,

@@ -116,11 +116,10 @@ void BindConfig(nb::module_& module) {
           "__init__",
           [](LogicalDeviceConfiguration* self, std::optional<std::uint64_t> memory_limit,
              std::uint64_t guarantee, std::optional<int> priority, std::optional<int> device_ordinal) {
-            new (self) LogicalDeviceConfiguration{
-                .memory_limit = OptionalBytes(memory_limit),
-                .priority = priority,
-                .device_ordinal = device_ordinal,
-                .guarantee = Bytes(guarantee)};
+            new (self) LogicalDeviceConfiguration{.memory_limit = OptionalBytes(memory_limit),
+                                                  .priority = priority,
+                                                  .device_ordinal = device_ordinal,
+                                                  .guarantee = Bytes(guarantee)};
           },
           "memory_limit"_a.none(), "guarantee"_a, "priority"_a.none(), "device_ordinal"_a.none())
       .def_prop_ro("memory_limit",

@@ -249,7 +249,8 @@ void BindContext(nb::module_& module) {
                                      .name = std::move(name),
                                      .priority = priority};
           },
-          "memory_limit"_a.none(), "guarantee"_a, "preallocate"_a, "physical_device"_a, "name"_a, "priority"_a);
+          "memory_limit"_a.none(), "guarantee"_a, "preallocate"_a, "physical_device"_a, "name"_a,
+          "priority"_a);
   nb::class_<PyContext> type(module, "Context", nb::is_weak_referenceable(),
                              "The connection to logical devices; lgpu.Context is made of it.");
   type.def(

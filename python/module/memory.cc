@@ -124,8 +124,8 @@ void BindMemory(nb::module_& module) {
                             "The memory of one logical device; lgpu.LogicalMemory is made of it.");
   type.def(
       "__init__",
-      [](PyMemory* self, std::optional<std::uint64_t> memory_limit, std::uint64_t guarantee,
-         bool preallocate, std::string physical_device, std::string lease, int device_of_lease, std::string lease_name,
+      [](PyMemory* self, std::optional<std::uint64_t> memory_limit, std::uint64_t guarantee, bool preallocate,
+         std::string physical_device, std::string lease, int device_of_lease, std::string lease_name,
          std::string endpoint, std::optional<std::int64_t> allocation_timeout_ms, nb::object log_sink) {
         MemoryOptions options{.memory_limit = OptionalBytes(memory_limit),
                               .guarantee = Bytes(guarantee),

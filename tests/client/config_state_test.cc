@@ -107,7 +107,8 @@ class Script {
     std::string text;
     for (const ConfigState::Plan::Gpu& gpu : plan.gpus) {
       const LogicalDeviceOptions& options = gpu.options;
-      text += Cat(text.empty() ? "" : " ", gpu.device - 1, ":", Megabytes(options.memory_limit.value_or(Bytes())));
+      text += Cat(text.empty() ? "" : " ", gpu.device - 1, ":",
+                  Megabytes(options.memory_limit.value_or(Bytes())));
       if (state_.mode() == ConfigMode::kStrict) continue;
       text += options.mode == MemoryMode::kGrowth ? ":g" : ":p";
       if (!options.guarantee.is_zero()) text += Cat(":", Megabytes(options.guarantee));

@@ -330,7 +330,8 @@ TEST_F(ConfigTest, OptionsThatAConfigCannotHaveAreRefused) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
-  EXPECT_THAT(refused({.logical_devices = {{.memory_limit = 8_MiB}}}), HasSubstr("the devices of the Config"));
+  EXPECT_THAT(refused({.logical_devices = {{.memory_limit = 8_MiB}}}),
+              HasSubstr("the devices of the Config"));
   EXPECT_THAT(refused({.lease = "train"}), HasSubstr("the devices of the Config"));
   EXPECT_THAT(refused({.endpoint = "local:1x64MiB"}), HasSubstr("another one than that of the Config"));
   EXPECT_THAT(refused({.allocation_timeout = std::chrono::milliseconds(-1)}), HasSubstr("0 or more"));
@@ -341,10 +342,12 @@ TEST_F(ConfigTest, OptionsThatAConfigCannotHaveAreRefused) {
 TEST_F(ConfigTest, AContextWithATooSmallLimitOrTooManyDevicesIsRefused) {
   for (const ContextOptions& options :
        {ContextOptions{.logical_devices = {{.memory_limit = 1_KiB}}, .endpoint = "local:1x64MiB"},
-        ContextOptions{.logical_devices = std::vector<LogicalDeviceOptions>(65), .endpoint = "local:1x64MiB"}}) {
+        ContextOptions{.logical_devices = std::vector<LogicalDeviceOptions>(65),
+        .endpoint = "local:1x64MiB"}}) {
     EXPECT_EQ(Context::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
   }
-  const absl::Status memory = LogicalMemory::Open({.memory_limit = 1_KiB, .endpoint = "local:1x64MiB"}).status();
+  const absl::Status memory =
+      LogicalMemory::Open({.memory_limit = 1_KiB, .endpoint = "local:1x64MiB"}).status();
   EXPECT_EQ(memory.code(), absl::StatusCode::kInvalidArgument) << memory;
 }
 
@@ -377,16 +380,16 @@ TEST_F(ConfigTest, StrictOnACardWithoutFreeMemoryIsRefused) {
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   Config config = Make(ConfigMode::kStrict, (*daemon)->dir());
   ASSERT_TRUE(config.SetMemoryGrowth("GPU:0", true).ok());
-  std::optional<Context> holder =
-      Must(Context::Create({.logical_devices = {{.memory_limit = 64_MiB, .guarantee = 64_MiB}},
-                            .endpoint = (*daemon)->dir()}));
+  std::optional<Context> holder = Must(Context::Create(
+      {.logical_devices = {{.memory_limit = 64_MiB, .guarantee = 64_MiB}}, .endpoint = (*daemon)->dir()}));
   const absl::Status refused = Context::Create(config).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("GPU:0 would have a memory limit of 0 bytes"));
   EXPECT_TRUE(holder->Close().ok());
   const absl::StatusOr<Context> after = Context::Create(config);
   ASSERT_TRUE(after.ok()) << after.status();
-  EXPECT_EQ(after->logical_devices().at(0).memory_limit, 64_MiB) << "free memory below the reserve: all of it";
+  EXPECT_EQ(after->logical_devices().at(0).memory_limit, 64_MiB)
+      << "free memory below the reserve: all of it";
 }
 
 TEST_F(ConfigTest, NoLimitAgainIsAllThatTheCardCanGive) {

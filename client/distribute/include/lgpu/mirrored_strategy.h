@@ -56,8 +56,8 @@ class LGPU_API PerReplica {
 class LGPU_API MirroredVariable {
  public:
   MirroredVariable() = default;
-  /// The value of a replica; a Tensor without a value where there is no such replica or the variable has none.
-  /// The strategy's Replica::Read checks that the variable is its own.
+  /// The value of a replica; a Tensor without a value where there is no such replica or the variable has
+  /// none. The strategy's Replica::Read checks that the variable is its own.
   const Tensor& value(int replica) const;
   bool has_value() const { return values_ != nullptr; }
 

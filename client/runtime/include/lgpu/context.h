@@ -151,8 +151,8 @@ concept ElementValue = std::is_convertible_v<V, T> && !(std::is_floating_point_v
 class LGPU_API Context {
  public:
   /// UNAVAILABLE: no daemon there; NOT_FOUND: no such lease or card; RESOURCE_EXHAUSTED with a
-  /// Refusal: not enough memory for a guarantee; INVALID_ARGUMENT, also for a memory_limit below 2 MiB and for
-  /// more than 64 devices; PERMISSION_DENIED. Never falls back to the whole GPU.
+  /// Refusal: not enough memory for a guarantee; INVALID_ARGUMENT, also for a memory_limit below 2 MiB and
+  /// for more than 64 devices; PERMISSION_DENIED. Never falls back to the whole GPU.
   static absl::StatusOr<Context> Create(const ContextOptions& options);
   /// With the devices that a Config asks for (config.h): one GPU at least for each visible card, or none, if
   /// none is visible. A Config makes one Context at a time; a strict one makes one in all
