@@ -17,13 +17,14 @@ template <typename Size>
 Result TotalMem(Result (*real)(Size*, Device), Size* bytes, Device device) {
   const Result result = CallReal(real, bytes, device);
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
+  if (shim == nullptr || result != kSuccess || bytes == nullptr) return result;
   if (const auto figures = shim->session.FiguresOf(shim->CardOf(device))) {
     *bytes = std::min(*bytes, AsSize<Size>(figures->limit));
   }
   return result;
 }
 
+/// The driver takes null for a figure that the program does not want.
 template <typename Size>
 Result GetInfo(Result (*real)(Size*, Size*), Size* free, Size* total) {
   const Result result = CallReal(real, free, total);
@@ -34,8 +35,8 @@ Result GetInfo(Result (*real)(Size*, Size*), Size* free, Size* total) {
   shim->SettlePools();
   const auto figures = shim->session.FiguresOf(place->card);
   // Nothing can be charged, so nothing is free.
-  *free = figures ? std::min(*free, AsSize<Size>(figures->free)) : 0;
-  if (figures) *total = std::min(*total, AsSize<Size>(figures->limit));
+  if (free != nullptr) *free = figures ? std::min(*free, AsSize<Size>(figures->free)) : 0;
+  if (total != nullptr && figures) *total = std::min(*total, AsSize<Size>(figures->limit));
   return result;
 }
 
@@ -112,7 +113,11 @@ LGPU_SHIM_EXPORT Result cuCtxDestroy_v2(Context context) {
 LGPU_SHIM_EXPORT Result cuCtxAttach(Context* context, unsigned flags) {
   const Result result = CallReal(RealDriver::Get().cuCtxAttach, context, flags);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess) shim->Attached(*context);
+  Context attached = nullptr;  // the current one, also where the program does not want to know it
+  if (shim != nullptr && result == kSuccess &&
+      CallReal(RealDriver::Get().cuCtxGetCurrent, &attached) == kSuccess) {
+    shim->Attached(attached);
+  }
   return result;
 }
 LGPU_SHIM_EXPORT Result cuCtxDetach(Context context) {

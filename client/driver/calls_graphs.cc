@@ -105,7 +105,7 @@ template <typename MakeExecutable>
 Result Instantiate(GraphExec* executable, Graph graph, Flags64 flags, const char* call, MakeExecutable make) {
   Shim* const shim = Shim::Get();
   GraphBook book;
-  if (shim != nullptr) AddMemoryNodes(graph, kDeepest, book.parts);
+  if (shim != nullptr && executable != nullptr) AddMemoryNodes(graph, kDeepest, book.parts);
   if (book.parts.empty()) return make();
   book.is_charged = (flags & kGraphUpload) != 0;
   if (book.is_charged && !Take(*shim, book.parts, call)) return kOutOfMemory;

@@ -10,7 +10,7 @@ Result Open(Result (*real)(DevicePtr*, IpcMemHandle, unsigned), DevicePtr* addre
             const IpcMemHandle& handle, unsigned flags) {
   const Result result = CallReal(real, address, handle, flags);
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
+  if (shim == nullptr || result != kSuccess || address == nullptr) return result;
   const std::optional<Shim::Place> place = shim->Current();
   // The driver counts how often a handle is open; the daemon hears of it once.
   const bool is_new = place ? shim->allocations.AddImport(*address, place->context, place->era)

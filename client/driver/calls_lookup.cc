@@ -79,7 +79,9 @@ void* Instead(std::string_view symbol, int version, Flags64 flags, void* answer)
 
 LGPU_SHIM_EXPORT Result cuGetProcAddress(const char* symbol, void** address, int version, Flags64 flags) {
   const Result result = CallReal(RealDriver::Get().cuGetProcAddress, symbol, address, version, flags);
-  if (result == kSuccess && *address != nullptr) *address = Instead(symbol, version, flags, *address);
+  if (result == kSuccess && address != nullptr && *address != nullptr) {
+    *address = Instead(symbol, version, flags, *address);
+  }
   return result;
 }
 

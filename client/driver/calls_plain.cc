@@ -28,7 +28,8 @@ Result Pitched(Result (*real)(Address*, Size*, Size, Size, unsigned), Address* a
   const Result result = Plain(address, bytes, ChargeKind::kPitched, call,
                               [&] { return CallReal(real, address, pitch, width, height, element); });
   Shim* const shim = Shim::Get();
-  if (result != kSuccess || shim == nullptr || Product(*pitch, height) <= bytes) return result;
+  if (result != kSuccess || shim == nullptr || address == nullptr || pitch == nullptr) return result;
+  if (Product(*pitch, height) <= bytes) return result;
   // The driver's rows are longer than expected: the rest is charged now.
   std::optional<Allocation> allocation = shim->allocations.Remove(*address);
   if (!allocation) return result;

@@ -160,7 +160,7 @@ LGPU_SHIM_EXPORT Result cuMemFreeAsync_ptsz(DevicePtr address, Stream stream) {
 LGPU_SHIM_EXPORT Result cuMemPoolCreate(MemPool* pool, const MemPoolProps* props) {
   const Result result = CallReal(RealDriver::Get().cuMemPoolCreate, pool, props);
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
+  if (shim == nullptr || result != kSuccess || pool == nullptr || props == nullptr) return result;
   const auto key = reinterpret_cast<std::uint64_t>(*pool);
   if (props->location.type == kLocationDevice) {
     shim->pools.Made(key, props->location.id, shim->CardOf(props->location.id), /*is_host=*/false);
@@ -191,7 +191,7 @@ LGPU_SHIM_EXPORT Result cuMemPoolImportFromShareableHandle(MemPool* pool, void* 
   const Result result =
       CallReal(RealDriver::Get().cuMemPoolImportFromShareableHandle, pool, shareable, type, flags);
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
+  if (shim == nullptr || result != kSuccess || pool == nullptr) return result;
   shim->pools.Imported(reinterpret_cast<std::uint64_t>(*pool));  // it cannot allocate
   shim->session.CountImports(1);
   return result;

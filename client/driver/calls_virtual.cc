@@ -26,7 +26,7 @@ Result MapArrays(Result (*real)(ArrayMapInfo*, unsigned, Stream), ArrayMapInfo* 
                  Stream stream) {
   const Result result = CallReal(real, infos, count, stream);
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
+  if (shim == nullptr || result != kSuccess || infos == nullptr) return result;
   // The stream's context is that of the arrays.
   Context context = nullptr;
   (void)CallReal(RealDriver::Get().cuStreamGetCtx, stream, &context);
@@ -81,7 +81,7 @@ LGPU_SHIM_EXPORT Result cuMemRelease(Handle handle) {
 LGPU_SHIM_EXPORT Result cuMemRetainAllocationHandle(Handle* handle, void* address) {
   const Result result = CallReal(RealDriver::Get().cuMemRetainAllocationHandle, handle, address);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess) {
+  if (shim != nullptr && result == kSuccess && handle != nullptr) {
     shim->handles.Retained(*handle, reinterpret_cast<std::uint64_t>(address));
   }
   return result;
@@ -118,7 +118,7 @@ LGPU_SHIM_EXPORT Result cuMemMapArrayAsync_ptsz(ArrayMapInfo* infos, unsigned co
 LGPU_SHIM_EXPORT Result cuMulticastCreate(Handle* object, const void* prop) {
   const Result result = CallReal(RealDriver::Get().cuMulticastCreate, object, prop);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess) shim->handles.CreatedMulticast(*object);
+  if (shim != nullptr && result == kSuccess && object != nullptr) shim->handles.CreatedMulticast(*object);
   return result;
 }
 
@@ -169,7 +169,7 @@ LGPU_SHIM_EXPORT Result cuMemExportToShareableHandle(void* shareable, Handle han
 LGPU_SHIM_EXPORT Result cuMemImportFromShareableHandle(Handle* handle, void* shareable, int type) {
   const Result result = CallReal(RealDriver::Get().cuMemImportFromShareableHandle, handle, shareable, type);
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
+  if (shim == nullptr || result != kSuccess || handle == nullptr) return result;
   if (shim->handles.Imported(*handle, DeviceOf(*handle))) shim->session.CountImports(1);
   return result;
 }

@@ -80,7 +80,7 @@ NvmlResult GetMemoryInfo(const char* symbol, NvmlDevice device, Info* info) {
   const auto real = reinterpret_cast<NvmlResult (*)(NvmlDevice, Info*)>(Find(symbol));
   if (real == nullptr) return kNvmlFunctionNotFound;
   const NvmlResult result = real(device, info);
-  if (result != kNvmlSuccess) return result;
+  if (result != kNvmlSuccess || info == nullptr) return result;
   const auto figures = FiguresOf(device);
   if (!figures) return result;
   info->total = std::min<unsigned long long>(info->total, figures->limit);

@@ -273,6 +273,97 @@ Result Free(Held old) {
 
 std::string Answer(Result result) { return result == kSuccess ? "ok" : "error " + std::to_string(result); }
 
+/// A call with null where it writes its result, and valid parameters else.
+Result CallWithNull(const std::string& name) {
+  constexpr std::size_t kBytes = std::size_t{4} << 20;
+  DevicePtr* const no_address = nullptr;
+  std::size_t* const no_size = nullptr;
+  if (name == "cuDeviceTotalMem") return Call("cuDeviceTotalMem_v2", name.c_str(), 3020, no_size, Device{0});
+  if (name == "cuMemAlloc") return Call("cuMemAlloc_v2", name.c_str(), 3020, no_address, kBytes);
+  if (name == "cuMemAllocPitch") {
+    DevicePtr address = 0;
+    return Call("cuMemAllocPitch_v2", name.c_str(), 3020, &address, no_size, kBytes / 1024, std::size_t{1024},
+                unsigned{4});
+  }
+  if (name == "cuMemAllocManaged") {
+    return Call(name.c_str(), name.c_str(), 6000, no_address, kBytes, unsigned{1});
+  }
+  if (name == "cuMemAllocAsync") {
+    return Call(name.c_str(), name.c_str(), 11020, no_address, kBytes, Stream{nullptr});
+  }
+  if (name == "cuMemPoolCreate") {
+    MemPoolProps props{};
+    props.alloc_type = 1;
+    props.location = {.type = kLocationDevice, .id = 0};
+    return Call(name.c_str(), name.c_str(), 11020, static_cast<MemPool*>(nullptr),
+                static_cast<const MemPoolProps*>(&props));
+  }
+  if (name == "cuMemCreate") {
+    AllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {.type = kLocationDevice, .id = 0};
+    return Call(name.c_str(), name.c_str(), 10020, static_cast<Handle*>(nullptr), kBytes,
+                static_cast<const AllocationProp*>(&prop), Flags64{0});
+  }
+  if (name == "cuMemRetainAllocationHandle") {
+    return Call(name.c_str(), name.c_str(), 11000, static_cast<Handle*>(nullptr),
+                static_cast<void*>(nullptr));
+  }
+  if (name == "cuMemImportFromShareableHandle") {
+    return Call(name.c_str(), name.c_str(), 10020, static_cast<Handle*>(nullptr), static_cast<void*>(nullptr),
+                1);
+  }
+  if (name == "cuIpcOpenMemHandle") {
+    return Call("cuIpcOpenMemHandle_v2", name.c_str(), 11000, no_address, IpcMemHandle{}, 1U);
+  }
+  if (name == "cuArrayCreate") {
+    const ArrayDescriptor descriptor{.width = 1024, .height = 1024, .format = 0x20, .channels = 1};
+    return Call("cuArrayCreate_v2", name.c_str(), 3020, static_cast<Array*>(nullptr), &descriptor);
+  }
+  if (name == "cuMipmappedArrayCreate") {
+    Array3dDescriptor descriptor{};
+    descriptor.width = descriptor.height = 1024;
+    descriptor.format = 0x20;
+    descriptor.channels = 1;
+    return Call(name.c_str(), name.c_str(), 5000, static_cast<MipmappedArray*>(nullptr),
+                static_cast<const Array3dDescriptor*>(&descriptor), 2U);
+  }
+  if (name == "cuGraphInstantiateWithFlags") {
+    Graph graph = nullptr;
+    Call("cuGraphCreate", "cuGraphCreate", 10000, &graph, 0U);
+    MemAllocNodeParams params{};
+    params.pool.alloc_type = 1;
+    params.pool.location = {.type = kLocationDevice, .id = 0};
+    params.bytes = kBytes;
+    GraphNode node = nullptr;
+    Call("cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 11040, &node, graph,
+         static_cast<const GraphNode*>(nullptr), std::size_t{0}, &params);
+    const Result made = Call(name.c_str(), name.c_str(), 11040, static_cast<GraphExec*>(nullptr), graph,
+                             Flags64{kGraphUpload});
+    Call("cuGraphDestroy", "cuGraphDestroy", 10000, graph);
+    return made;
+  }
+  if (name == "cuCtxAttach") {
+    return Call(name.c_str(), name.c_str(), 2000, static_cast<Context*>(nullptr), 0U);
+  }
+  if (name == "cuGetProcAddress") {
+    return Call(name.c_str(), name.c_str(), 11030, "cuMemAlloc", static_cast<void**>(nullptr), 3020,
+                Flags64{0});
+  }
+  return -1;
+}
+
+/// NVML's figures of device 0 into `memory`: total, free, used.
+Result NvmlMemory(unsigned long long* memory) {
+  void* const nvml = ::dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  if (nvml == nullptr) return -1;
+  void* device = nullptr;
+  reinterpret_cast<int (*)()>(::dlsym(nvml, "nvmlInit_v2"))();
+  reinterpret_cast<int (*)(unsigned, void**)>(::dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"))(0, &device);
+  return reinterpret_cast<Result (*)(void*, unsigned long long*)>(::dlsym(nvml, "nvmlDeviceGetMemoryInfo"))(
+      device, memory);
+}
+
 /// As many allocations of `bytes` as there is room for: how many there were.
 std::string Fill(const std::string& kind, std::uint64_t bytes) {
   int count = 0;
@@ -459,15 +550,24 @@ std::string Obey(std::istringstream& words) {
     const Result result = Call("cuMemGetInfo_v2", "cuMemGetInfo", 3020, &free, &total);
     return result == kSuccess ? "ok " + std::to_string(free) + " " + std::to_string(total) : Answer(result);
   }
+  if (verb == "info_with_null") {  // free alone, total alone, neither
+    std::size_t free = 0, total = 0;
+    std::size_t* const none = nullptr;
+    const Result results[] = {Call("cuMemGetInfo_v2", "cuMemGetInfo", 3020, &free, none),
+                              Call("cuMemGetInfo_v2", "cuMemGetInfo", 3020, none, &total),
+                              Call("cuMemGetInfo_v2", "cuMemGetInfo", 3020, none, none)};
+    for (const Result result : results) {
+      if (result != kSuccess) return Answer(result);
+    }
+    return "ok " + std::to_string(free) + " " + std::to_string(total);
+  }
+  if (verb == "null") {
+    words >> name;
+    return Answer(name == "nvmlDeviceGetMemoryInfo" ? NvmlMemory(nullptr) : CallWithNull(name));
+  }
   if (verb == "nvml_info") {
-    void* const nvml = ::dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (nvml == nullptr) return "error no NVML";
-    void* device = nullptr;
-    unsigned long long memory[3] = {};  // total, free, used
-    reinterpret_cast<int (*)()>(::dlsym(nvml, "nvmlInit_v2"))();
-    reinterpret_cast<int (*)(unsigned, void**)>(::dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"))(0, &device);
-    const Result result = reinterpret_cast<Result (*)(void*, unsigned long long*)>(
-        ::dlsym(nvml, "nvmlDeviceGetMemoryInfo"))(device, memory);
+    unsigned long long memory[3] = {};
+    const Result result = NvmlMemory(memory);
     return result == kSuccess ? "ok " + std::to_string(memory[1]) + " " + std::to_string(memory[0])
                               : Answer(result);
   }

@@ -96,6 +96,29 @@ TEST_F(ShimTest, EveryLevelOfALayeredArrayHasAllLayers) {
   End(*client);
 }
 
+TEST_F(ShimTest, MemGetInfoTakesNullForAFigureThatTheProgramDoesNotWant) {  // as OptiX calls it
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "info_with_null"), absl::StrCat("ok ", 24 * kMiB, " ", 64 * kMiB));
+  End(*client);
+}
+
+TEST_F(ShimTest, TheDriverAnswersACallThatHasNoPlaceForItsResult) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("lookup"), "lookup", "libcuda.so.1"});
+  for (const char* const call :
+       {"cuDeviceTotalMem", "cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync",
+        "cuMemPoolCreate", "cuMemCreate", "cuMemRetainAllocationHandle", "cuMemImportFromShareableHandle",
+        "cuIpcOpenMemHandle", "cuArrayCreate", "cuMipmappedArrayCreate", "cuGraphInstantiateWithFlags",
+        "cuCtxAttach", "cuGetProcAddress"}) {
+    EXPECT_EQ(Ask(*client, absl::StrCat("null ", call)), "error 1") << call;
+  }
+  EXPECT_EQ(Ask(*client, "null nvmlDeviceGetMemoryInfo"), "error 2") << "invalid argument, in NVML's numbers";
+  EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB)) << "nothing is charged";
+  End(*client);
+}
+
 class TwoCardsTest : public ShimTest {
  protected:
   TwoCardsTest() : ShimTest({}, 2) {}

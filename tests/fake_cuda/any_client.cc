@@ -39,7 +39,9 @@ int wrong = 0;
 
 std::size_t Free() {
   std::size_t free = 0, total = 0;
-  OK(cuMemGetInfo_v2(&free, &total));
+  OK(cuMemGetInfo_v2(&free, nullptr));
+  OK(cuMemGetInfo_v2(nullptr, &total));
+  EXPECT(free <= total);
   return free;
 }
 

@@ -80,13 +80,14 @@ CUresult Requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* needed, const Array& array
 using namespace lgpu::fake_cuda;
 
 FAKE_EXPORT CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* about) {
-  std::unique_ptr<Array> made = Shape(*about);
+  std::unique_ptr<Array> made = handle == nullptr || about == nullptr ? nullptr : Shape(*about);
   if (made == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult taken = TakeMemory(*made); taken != CUDA_SUCCESS) return taken;
   *handle = reinterpret_cast<CUarray>(made.release());
   return CUDA_SUCCESS;
 }
 FAKE_EXPORT CUresult cuArrayCreate_v2(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* flat) {
+  if (flat == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUDA_ARRAY3D_DESCRIPTOR about{};
   about.Width = flat->Width;
   about.Height = flat->Height;
@@ -112,7 +113,7 @@ FAKE_EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS
 
 FAKE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* about,
                                             unsigned levels) {
-  std::unique_ptr<Array> made = Shape(*about);
+  std::unique_ptr<Array> made = handle == nullptr || about == nullptr ? nullptr : Shape(*about);
   if (made == nullptr || levels == 0) return CUDA_ERROR_INVALID_VALUE;
   CUDA_ARRAY3D_DESCRIPTOR level = *about;
   for (unsigned i = 0; i < levels; ++i) {

@@ -199,6 +199,7 @@ FAKE_EXPORT CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(co
 
 FAKE_EXPORT CUresult cuCtxAttach(CUcontext* handle, unsigned) {
   FAKE_ENTER_CONTEXT("cuCtxAttach");
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   ++context->retained;
   *handle = reinterpret_cast<CUcontext>(context);
   return CUDA_SUCCESS;

@@ -154,6 +154,7 @@ FAKE_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
 
 FAKE_EXPORT CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   FAKE_ENTER("cuDeviceTotalMem");
+  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Card* const card = FindCard(device);
   if (card == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   *bytes = card->total;

@@ -76,7 +76,7 @@ CUresult Back(Process& process, const GraphExec& exec) {
 CUresult Instantiate(CUgraphExec* handle, CUgraph graph_handle, unsigned long long flags) {
   FAKE_ENTER_CONTEXT("cuGraphInstantiate");
   const std::shared_ptr<Graph> graph = FindGraph(process, graph_handle);
-  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (graph == nullptr || handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto made = std::make_shared<GraphExec>(GraphExec{graph->nodes, flags});
   *handle = reinterpret_cast<CUgraphExec>(made.get());
   if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) {
@@ -279,6 +279,7 @@ FAKE_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUg
 }
 FAKE_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
                                                   CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUresult made = Instantiate(exec, graph, parameters->flags);
   parameters->result_out =
       made == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;

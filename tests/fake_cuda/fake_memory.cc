@@ -53,6 +53,7 @@ FAKE_EXPORT CUresult cuMemGetAllocationGranularity(std::size_t* granularity, con
 FAKE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size,
                                  const CUmemAllocationProp* prop, unsigned long long flags) {
   FAKE_ENTER("cuMemCreate");
+  if (handle == nullptr || prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const bool is_device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   // Memory of the host is a file of card 0 here, and takes none of it.
   const int card = CardOf(is_device ? prop->location.id : 0);
@@ -109,7 +110,7 @@ FAKE_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericA
 FAKE_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
                                                     CUmemAllocationHandleType type) {
   FAKE_ENTER("cuMemImportFromShareableHandle");
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  if (handle == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   const int fd = static_cast<int>(reinterpret_cast<std::intptr_t>(shareable));
   const int card = process.file->CardOfDescriptor(fd);
   if (card < 0) {
@@ -135,6 +136,7 @@ FAKE_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
 
 FAKE_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   FAKE_ENTER("cuMemRetainAllocationHandle");
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto mapping = process.mappings.upper_bound(reinterpret_cast<std::uint64_t>(address));
   if (mapping == process.mappings.begin()) return CUDA_ERROR_INVALID_VALUE;
   --mapping;

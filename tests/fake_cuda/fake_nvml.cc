@@ -167,6 +167,7 @@ constexpr std::size_t kInfoV1 = 16;  // pid and bytes
 
 FAKE_EXPORT Result nvmlDeviceGetMemoryInfo(DeviceHandle handle, lgpu::nvml::MemoryV1* memory) {
   MemoryV2 all{};
+  if (memory == nullptr) return kInvalidArgument;
   if (const Result result = MemoryInfo(handle, &all); result != lgpu::nvml::kSuccess) return result;
   *memory = {all.total, all.free, all.used + all.reserved};
   return lgpu::nvml::kSuccess;
@@ -181,7 +182,8 @@ FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v2(DeviceHandle handle, 
 // A library of its own, built with LGPU_FAKE_NVML_OLD, is one of before R510.
 #ifndef LGPU_FAKE_NVML_OLD
 FAKE_EXPORT Result nvmlDeviceGetMemoryInfo_v2(DeviceHandle handle, MemoryV2* memory) {
-  return memory->version == MemoryV2::kVersion ? MemoryInfo(handle, memory) : kInvalidArgument;
+  const bool is_known = memory != nullptr && memory->version == MemoryV2::kVersion;
+  return is_known ? MemoryInfo(handle, memory) : kInvalidArgument;
 }
 FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v3(DeviceHandle handle, unsigned* count,
                                                            void* infos) {

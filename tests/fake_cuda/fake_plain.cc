@@ -18,7 +18,7 @@ constexpr std::uint64_t kSmall = kGranularity;
 constexpr std::uint64_t kPitch = 512;
 
 CUresult AllocatePlain(Process& process, Context* context, std::uint64_t bytes, CUdeviceptr* address) {
-  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0 || address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Piece piece{.bytes = bytes, .card = context->card, .context = context};
   if (bytes < kSmall) {
     if (const CUresult cut = context->blocks->Allocate(process, bytes, address); cut != CUDA_SUCCESS) {
@@ -74,8 +74,9 @@ FAKE_EXPORT CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   const StateFile::Lock state(*process.file);
   process.file->Sweep();
   const Card& card = process.file->state().cards[context->card];
-  *free = card.total - card.used;
-  *total = card.total;
+  // Either may be null: OptiX asks for the total alone.
+  if (free != nullptr) *free = card.total - card.used;
+  if (total != nullptr) *total = card.total;
   return CUDA_SUCCESS;
 }
 
@@ -87,9 +88,8 @@ FAKE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size) {
 FAKE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, std::size_t* pitch, std::size_t width,
                                         std::size_t height, unsigned element) {
   FAKE_ENTER_CONTEXT("cuMemAllocPitch");
-  if (width == 0 || height == 0 || (element != 4 && element != 8 && element != 16)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  const bool has_element = element == 4 || element == 8 || element == 16;
+  if (width == 0 || height == 0 || !has_element || pitch == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *pitch = (width + kPitch - 1) / kPitch * kPitch;
   return AllocatePlain(process, context, *pitch * height, address);
 }
@@ -97,9 +97,8 @@ FAKE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, std::size_t* pitch
 // Managed memory may exceed the card: an allocation that has no room there is on the host.
 FAKE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t size, unsigned flags) {
   FAKE_ENTER_CONTEXT("cuMemAllocManaged");
-  if (size == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  const bool is_attached = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST;
+  if (size == 0 || address == nullptr || !is_attached) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Allocation> memory;
   CUresult made = NewAllocation(process, context->card, size, StateFile::Kind::kMemory, &memory);
   if (made == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -214,6 +213,7 @@ FAKE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr addre
 
 FAKE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned) {
   FAKE_ENTER_CONTEXT("cuIpcOpenMemHandle");
+  if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   SharedPiece shared{};
   std::memcpy(&shared, &handle, sizeof(shared));
   if (shared.card < 0 || shared.card >= process.file->state().card_count) return CUDA_ERROR_INVALID_HANDLE;

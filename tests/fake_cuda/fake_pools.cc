@@ -57,6 +57,7 @@ CUresult Allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool handle, 
                   bool is_current) {
   static Call call{"cuMemAllocAsync"};
   if (const CUresult entered = Enter(call); entered != CUDA_SUCCESS) return entered;
+  if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Process& process = Process::This();
   const std::lock_guard lock(process.mutex);
   std::shared_ptr<Stream> stream;
@@ -124,6 +125,7 @@ FAKE_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
 
 FAKE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
   FAKE_ENTER("cuMemPoolCreate");
+  if (handle == nullptr || properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // A managed pool without a location lies where it is used: here, on the first card.
   const bool is_anywhere = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED &&
                            properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
