@@ -159,7 +159,11 @@ void DeviceFlags::AddTo(CLI::App& verb) {
                   "Memory limit of every logical device (256MiB, 1.5GiB, 25% of its GPU, ...); default: "
                   "all that its GPU can give and the caps leave")
       ->type_name("SIZE");
-  verb.add_option("-n,--devices", devices, "How many logical devices")->type_name("N")->default_val(1);
+  verb.add_option("-n,--devices", devices,
+                  "How many logical devices; a program that does not use liblgpu sees those on one GPU as a "
+                  "single GPU with the sum of their limits")
+      ->type_name("N")
+      ->default_val(1);
   auto* growth_flag =
       verb.add_flag("--growth", growth,
                     "Take memory on demand, up to the limit (default, unless the daemon is configured "

@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/driver_files.h"
 #include "client/driver/surface.h"
+#include "lgpu/bytes.h"
 #include "lgpu/status.h"
 
 namespace lgpu::cli {
@@ -202,6 +203,29 @@ std::string CardUuids(const v1::Lease& lease) {
   return absl::StrJoin(uuids, ",");
 }
 
+std::vector<std::string> DescribeSharedCards(const v1::Lease& lease) {
+  struct Sum {
+    Bytes limits, card_total;
+    int devices = 0;
+  };
+  std::map<std::uint32_t, Sum> sums;  // by the card's index
+  for (const v1::LogicalDevice& device : lease.devices()) {
+    if (device.simulated()) continue;
+    Sum& sum = sums[device.card_index()];
+    sum.limits = SaturatingAdd(sum.limits, Bytes(device.memory_limit_bytes()));
+    sum.card_total = Bytes(device.card_total_bytes());
+    ++sum.devices;
+  }
+  std::vector<std::string> lines;
+  for (const auto& [card, sum] : sums) {
+    if (sum.devices < 2) continue;
+    lines.push_back(absl::StrCat("a program that does not use liblgpu sees one GPU of ",
+                                 FormatBytes(std::min(sum.limits, sum.card_total)), " in place of the ",
+                                 sum.devices, " logical devices on GPU ", card));
+  }
+  return lines;
+}
+
 absl::StatusOr<LeaseEnvironment> EnvironmentOf(const v1::Lease& lease, const std::string& runtime_dir,
                                                const VariableReader& variable) {
   LeaseEnvironment result;
@@ -220,6 +244,8 @@ absl::StatusOr<LeaseEnvironment> EnvironmentOf(const v1::Lease& lease, const std
   }
   result.has_shim = true;
   result.shim_folder = shim->folder;
+  const std::vector<std::string> shared = DescribeSharedCards(lease);
+  result.notes.insert(result.notes.end(), shared.begin(), shared.end());
   result.variables.insert(shim->variables.begin(), shim->variables.end());
   return result;
 }

@@ -49,6 +49,10 @@ bool HasRealGpu(const v1::Lease& lease);
 /// The UUIDs of the lease's cards, with commas, each once.
 std::string CardUuids(const v1::Lease& lease);
 
+/// A line for each real card that has several logical devices of the lease: the driver shows a program one
+/// GPU there, whose memory is the sum of their limits, or the card's where that is less.
+std::vector<std::string> DescribeSharedCards(const v1::Lease& lease);
+
 /// The variables with which a command runs inside `lease`: LGPU_LEASE and LGPU_ENDPOINT, and on real GPUs
 /// CUDA_VISIBLE_DEVICES and those of the shim. `notes`: lines for people. LGPU_SHIM=off leaves the shim out,
 /// and says so.

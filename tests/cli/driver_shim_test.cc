@@ -117,6 +117,31 @@ TEST_F(DriverShimTest, AnInstallationWithoutTheShimSaysSo) {
   EXPECT_THAT(std::string(shim.status().message()), HasSubstr("lgpu-driver-shim"));
 }
 
+v1::LogicalDevice& AddDevice(v1::Lease& lease, std::uint32_t card, std::uint64_t limit) {
+  v1::LogicalDevice& device = *lease.add_devices();
+  device.set_card_index(card);
+  device.set_memory_limit_bytes(limit);
+  device.set_card_total_bytes(std::uint64_t{1} << 30);
+  return device;
+}
+
+TEST(SharedCardsTest, NamesTheSumOfTheLimitsOnACardWithSeveralLogicalDevices) {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  v1::Lease lease;
+  AddDevice(lease, 0, 256 * kMiB);
+  AddDevice(lease, 1, 256 * kMiB);
+  EXPECT_THAT(DescribeSharedCards(lease), ::testing::IsEmpty()) << "one on each card";
+  AddDevice(lease, 0, 256 * kMiB);
+  EXPECT_THAT(DescribeSharedCards(lease),
+              ::testing::ElementsAre("a program that does not use liblgpu sees one GPU of 512.00MiB in place "
+                                     "of the 2 logical devices on GPU 0"));
+  AddDevice(lease, 0, 1024 * kMiB);
+  EXPECT_THAT(DescribeSharedCards(lease), ::testing::ElementsAre(HasSubstr("sees one GPU of 1.00GiB")))
+      << "the card has no more";
+  for (v1::LogicalDevice& device : *lease.mutable_devices()) device.set_simulated(true);
+  EXPECT_THAT(DescribeSharedCards(lease), ::testing::IsEmpty()) << "the driver shows no simulated card";
+}
+
 TEST_F(DriverShimTest, AFileThatIsNoLibraryIsNoDriver) {
   std::ofstream(At("driver/libcuda.so.1")) << "GROUP ( libcuda.so.1 )";
   const auto shim = Make();

@@ -119,6 +119,21 @@ TEST_F(ShimTest, TheDriverAnswersACallThatHasNoPlaceForItsResult) {
   End(*client);
 }
 
+TEST_F(ShimTest, RunSaysThatAProgramSeesLogicalDevicesOfOneCardAsOneGpu) {
+  StartMachine();
+  ChildProgram::Options options =
+      Lgpu({"run", "-n", "2", "-m", "64MiB", "--", Client("dlopen"), "dlopen", "libcuda.so.1"});
+  auto client = StartProgram(options.argv, options.environment);
+  EXPECT_EQ(Ask(*client, "total"), absl::StrCat("ok ", 128 * kMiB));
+  End(*client);
+  EXPECT_THAT(client->Errors(),
+              HasSubstr("lgpu: note: a program that does not use liblgpu sees one GPU of 128.00MiB in place "
+                        "of the 2 logical devices on GPU 0\n"));
+  auto alone = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  End(*alone);
+  EXPECT_THAT(alone->Errors(), Not(HasSubstr("sees one GPU")));
+}
+
 class TwoCardsTest : public ShimTest {
  protected:
   TwoCardsTest() : ShimTest({}, 2) {}
