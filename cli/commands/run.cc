@@ -74,12 +74,11 @@ class RunCommand final : public Command {
     verb->add_flag("--isolate", isolate_,
                    "Put lgpu over the driver's files in a mount namespace of the command's own, which limits "
                    "programs that clear their environment or name the driver's folder as well");
-    memory_wait_flag_ =
-        verb->add_option(
-                "--memory-wait", memory_wait_text_,
-                "How long an allocation of a command that knows nothing of lgpu waits for a full GPU; "
-                "default: 2s")
-            ->type_name("TIME");
+    memory_wait_flag_ = verb->add_option("--memory-wait", memory_wait_text_,
+                                         "How long allocations of a command that knows nothing of lgpu wait "
+                                         "for a full GPU, one after the other; default: 2s. After a wait in "
+                                         "vain they do not wait for 5s")
+                            ->type_name("TIME");
     soft_flag_ = verb->add_flag(
         "--soft-placement,!--no-soft-placement", soft_placement_,
         "Let ops run elsewhere if they cannot run where they were asked to (LGPU_SOFT_PLACEMENT)");

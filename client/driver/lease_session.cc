@@ -23,6 +23,9 @@ constexpr int kReadings = 1000;
 // No frame of the shim's waits longer for room in the socket.
 constexpr std::chrono::milliseconds kSendPatience{500};
 
+// lgpu::RefusalReason::kLimit: the lease's limit, not the card.
+constexpr wire::Refusal::Reason kLimitReason{1};
+
 std::size_t KindIndex(ChargeKind kind) { return static_cast<std::size_t>(kind) - 1; }
 
 int HexDigit(char c) {
@@ -120,12 +123,13 @@ bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const 
                                                             .card = card,
                                                             .bytes = bytes,
                                                             .kind = kind,
-                                                            .driver_refusals = driver_refusals});
+                                                            .driver_refusals = driver_refusals,
+                                                            .may_wait = WaitLeft(card)});
     if (!SendCharge(lock, request, call, deadline)) {
       requests_.erase(request);
       continue;  // the next daemon is asked again
     }
-    Await(lock, *request, deadline);
+    Await(lock, *request, std::min(deadline, Clock::now() + request->may_wait + kAnswerSlack));
     const bool is_done = request->is_done, is_granted = request->is_granted;
     if (!is_done && IsOfNow(*request)) {
       request->is_abandoned = true;
@@ -144,10 +148,26 @@ void LeaseSession::TellRefused(int card, std::uint64_t bytes, ChargeKind kind, c
   if (Charge(card, bytes, kind, call, 2)) Uncharge(card, bytes, kind);
 }
 
+std::chrono::milliseconds LeaseSession::WaitLeft(int card) {
+  WaitRow& row = wait_rows_[static_cast<std::size_t>(card)];
+  if (Clock::now() >= row.ends) row.in_vain = {};
+  return options_.memory_wait - row.in_vain;
+}
+
+void LeaseSession::NoteRefusal(const Request& request, const wire::Refusal& refusal) {
+  // The daemon may look for idle memory for a moment, also for a charge that may not wait.
+  if (refusal.reason == kLimitReason || request.may_wait.count() == 0 || !refusal.waited_ms) return;
+  WaitRow& row = wait_rows_[static_cast<std::size_t>(request.card)];
+  const auto left = static_cast<std::uint64_t>((options_.memory_wait - row.in_vain).count());
+  row.in_vain += std::chrono::milliseconds(std::min(left, *refusal.waited_ms));
+  row.ends = Clock::now() + options_.wait_pause;
+}
+
 bool LeaseSession::SendCharge(Lock&, std::list<Request>::iterator request, const char* call,
                               Clock::time_point deadline) {
   const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()) - kAnswerSlack;
+      std::min(request->may_wait,
+               std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()) - kAnswerSlack);
   const wire::Frame frame{
       .body = wire::Charge{.request_id = request->id,
                            .card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,
@@ -199,6 +219,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
     if (request == requests_.end()) return;
     request->is_done = true;
     request->is_granted = charged->code == 0;
+    if (charged->refusal) NoteRefusal(*request, *charged->refusal);
     if (request->is_abandoned) {
       const wire::Frame back{
           .body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,

@@ -37,7 +37,8 @@ class LeaseSession {
     std::string directory;                        // the daemon's runtime directory
     std::string lease;                            // LGPU_LEASE
     std::string client;                           // for people: "libcuda shim 0.1.0"
-    std::chrono::milliseconds memory_wait{2000};  // how long a charge may wait for the card
+    std::chrono::milliseconds memory_wait{2000};  // how long charges may wait for the card in a row
+    std::chrono::milliseconds wait_pause{5000};   // after waits in vain of this length charges do not wait
   };
   explicit LeaseSession(Options options) : options_(std::move(options)) {}
 
@@ -51,9 +52,11 @@ class LeaseSession {
   /// The same of "GPU-10fa4e00-..." or "MIG-...".
   int CardOf(std::string_view uuid);
 
-  /// Counts `bytes` of `card`; false: the daemon refused, or cannot be reached in time. `call` names the
-  /// driver's call. kNoCard is refused. `driver_refusals`: how often the driver refused this memory after a
-  /// charge, which was given back; above 0 the allowance is not used, the daemon is asked (docs/protocol.md).
+  /// Counts `bytes` of `card`; false: the daemon refused, or cannot be reached in time. The daemon is asked
+  /// each time, so it grants freed memory at once and makes an event of each refusal. It may wait for the
+  /// card for as long as WaitLeft says. `call` names the driver's call. kNoCard is refused.
+  /// `driver_refusals`: how often the driver refused this memory after a charge, which was given back; above
+  /// 0 the allowance is not used, the daemon is asked (docs/protocol.md).
   bool Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call,
               std::uint32_t driver_refusals = 0);
   /// Another process may have opened `bytes` of `card`, or may not any more (wraps for negative ones). They
@@ -97,8 +100,16 @@ class LeaseSession {
     std::uint64_t bytes = 0;
     ChargeKind kind{};
     std::uint32_t driver_refusals = 0;
+    std::chrono::milliseconds may_wait{0};  // for the card
     bool is_done = false, is_granted = false;
     bool is_abandoned = false;  // its caller has given up; a late grant is given back
+  };
+  /// A WaitRow is the time that charges of a card waited in a row and were refused, at most `memory_wait`. A
+  /// grant does not end the row: small requests are granted between the large ones that the card has no room
+  /// for.
+  struct WaitRow {
+    std::chrono::milliseconds in_vain{0};
+    Clock::time_point ends{};
   };
   using Lock = std::unique_lock<std::mutex>;
 
@@ -114,6 +125,12 @@ class LeaseSession {
   Joining Ask(wire::Channel& channel, const wire::Frame& frame, wire::Frame& answer,
               wire::Channel::Descriptors& beside, Clock::time_point deadline);
   wire::Hello Greeting() const;
+  /// How long a charge of `card` may wait for the card now. Charges that wait one after the other wait at
+  /// most `memory_wait` in all, and then not at all for `wait_pause`; each of several threads that wait at
+  /// the same time may wait so long. This bounds the wait of a program that tries smaller sizes until one
+  /// fits, and of one that tries the same size again.
+  std::chrono::milliseconds WaitLeft(int card);
+  void NoteRefusal(const Request& request, const wire::Refusal& refusal);
   bool SendCharge(Lock& lock, std::list<Request>::iterator request, const char* call,
                   Clock::time_point deadline);
   /// Until it is done or can have no answer any more.
@@ -157,6 +174,7 @@ class LeaseSession {
   bool is_reading_ = false;        // a thread is in channel_.Receive
   Clock::time_point next_look_{};  // for a new daemon, by FiguresOf
   std::list<Request> requests_;
+  std::array<WaitRow, kMaxCards> wait_rows_;
   std::uint64_t late_grants_ = 0;  // given back: their callers had given up
   std::uint64_t next_request_ = 1;
   std::uint64_t session_id_ = 0;

@@ -17,6 +17,7 @@
 
 #include "client/driver/charges.h"
 #include "client/driver/pools.h"
+#include "lgpu/refusal.h"
 #include "tests/driver/scripted_daemon.h"
 #include "tests/support/child_program.h"
 
@@ -211,6 +212,46 @@ TEST_F(LeaseSessionTest, ALateGrantThatCannotGoBackIsForgotten) {
   daemon_.ends_with_late = true;
   EXPECT_TRUE(Charge(session, 2 * kMiB)) << "by the next connection";
   EXPECT_TRUE(DaemonHas(4 * kMiB)) << "the late grant is not attested";
+}
+
+TEST_F(LeaseSessionTest, ChargesThatWaitedInVainWaitNoLongerThanTheMemoryWaitInARow) {
+  LeaseSession::Options options = Options(std::chrono::seconds(2));
+  options.wait_pause = std::chrono::hours(1);
+  LeaseSession session(options);
+  daemon_.refusal_reason = static_cast<int>(RefusalReason::kCard);
+  EXPECT_FALSE(Charge(session, 80 * kMiB));
+  EXPECT_GE(daemon_.timeout_ms, 1900U);
+  for (std::uint64_t size = 100; size > 64; size -= 2) {
+    EXPECT_FALSE(Charge(session, size * kMiB));
+    EXPECT_LE(daemon_.timeout_ms, 100U) << size << " MiB: the row has waited";
+  }
+  EXPECT_EQ(daemon_.charges, 19) << "the daemon is asked each time, and makes an event of it";
+  EXPECT_TRUE(Charge(session, 2 * kMiB));
+  EXPECT_FALSE(Charge(session, 80 * kMiB));
+  EXPECT_LE(daemon_.timeout_ms, 100U) << "a small grant does not end the row";
+  daemon_.limit = 128 * kMiB;
+  EXPECT_TRUE(Charge(session, 80 * kMiB)) << "freed memory is given at once";
+}
+
+TEST_F(LeaseSessionTest, ChargesWaitAgainAfterThePause) {
+  LeaseSession::Options options = Options(std::chrono::seconds(2));
+  options.wait_pause = std::chrono::milliseconds(200);
+  LeaseSession session(options);
+  daemon_.refusal_reason = static_cast<int>(RefusalReason::kCard);
+  EXPECT_FALSE(Charge(session, 80 * kMiB));
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_FALSE(Charge(session, 80 * kMiB));
+    return daemon_.timeout_ms >= 1900U;
+  })) << "charges that may not wait do not lengthen the pause";
+}
+
+TEST_F(LeaseSessionTest, ARefusalUnderTheLimitDoesNotShortenTheNextWait) {
+  LeaseSession session(Options(std::chrono::seconds(2)));
+  for (int i = 0; i < 3; ++i) {
+    daemon_.refusal_reason = static_cast<int>(RefusalReason::kLimit);
+    EXPECT_FALSE(Charge(session, 80 * kMiB));
+    EXPECT_GE(daemon_.timeout_ms, 1900U);
+  }
 }
 
 TEST_F(LeaseSessionTest, ASessionThatTheDaemonDoesNotKnowIsOver) {

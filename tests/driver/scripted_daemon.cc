@@ -88,6 +88,7 @@ bool ScriptedDaemon::Answer(wire::Channel& channel, const wire::Frame& frame) {
   } else if (const auto* const charge = frame.Get<wire::Charge>()) {
     ++charges;
     imports = client_->imports.load();
+    timeout_ms = charge->timeout_ms;
     if (answer_after > 0) {
       --answer_after;
       late_.push_back(*charge);
@@ -158,6 +159,11 @@ void ScriptedDaemon::Decide(wire::Channel& channel, const wire::Charge& charge) 
   wire::Charged charged_frame;
   charged_frame.request_id = charge.request_id;
   charged_frame.code = fits ? 0 : 8;
+  if (!fits && refusal_reason != 0) {
+    wire::Refusal& refusal = charged_frame.refusal.emplace();
+    refusal.reason = static_cast<wire::Refusal::Reason>(refusal_reason.load());
+    if (charge.timeout_ms > 0) refusal.waited_ms = charge.timeout_ms;
+  }
   Send(channel, {.body = std::move(charged_frame)});
 }
 

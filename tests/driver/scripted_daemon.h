@@ -30,15 +30,17 @@ class ScriptedDaemon {
   void Kill();
   void Start();
 
-  std::atomic<std::uint64_t> limit;            // read at a connection and a charge
-  std::atomic<std::uint64_t> charged{0};       // as the daemon counts it, lent bytes included
-  std::atomic<std::uint64_t> lends{0};         // put into `free` at the next granted charge
-  std::atomic<int> charges{0}, uncharges{0};   // frames that came
-  std::atomic<int> answer_after{0};            // so many further charges are answered late: with the next one
-  std::atomic<bool> ends_with_late{false};     // after late answers, reading no more before them
-  std::atomic<bool> half_writes_stats{false};  // the stats page's epoch stays odd
-  std::atomic<int> attach_code{0};             // why it refuses Attach; 0: it does not
-  std::atomic<bool> attests{true};             // false: it never answers an attestation
+  std::atomic<std::uint64_t> limit;           // read at a connection and a charge
+  std::atomic<std::uint64_t> charged{0};      // as the daemon counts it, lent bytes included
+  std::atomic<std::uint64_t> lends{0};        // put into `free` at the next granted charge
+  std::atomic<int> charges{0}, uncharges{0};  // frames that came
+  std::atomic<int> answer_after{0};           // so many further charges are answered late: with the next one
+  std::atomic<int> refusal_reason{0};         // of refused charges, which say they waited as long as they may
+  std::atomic<std::uint64_t> timeout_ms{0};   // of the last charge
+  std::atomic<bool> ends_with_late{false};    // after late answers, reading no more before them
+  std::atomic<bool> half_writes_stats{false};              // the stats page's epoch stays odd
+  std::atomic<int> attach_code{0};                         // why it refuses Attach; 0: it does not
+  std::atomic<bool> attests{true};                         // false: it never answers an attestation
   std::atomic<std::function<void()>*> meanwhile{nullptr};  // run once, before a charge is decided on
   std::atomic<std::uint64_t> imports{0};  // the client's, as its page said at the last charge
   std::atomic<bool> knows_session{true};
