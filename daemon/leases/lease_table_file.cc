@@ -46,6 +46,7 @@ absl::Status LeaseTable::SaveLasting() {
       AppendJournalRecord(record, bytes);
     }
   }
+  SetJournalLength(bytes);
   std::error_code error;
   std::filesystem::create_directories(state_directory_, error);
   const UniqueFd directory(::open(state_directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

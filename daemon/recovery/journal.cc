@@ -25,10 +25,19 @@ constexpr char kName[] = "journal";
 // A file shorter than this is never written anew.
 constexpr std::uint64_t kWorthWhile = std::uint64_t{1} << 20;
 
+// Without O_APPEND, with which Linux would append the length too.
 absl::StatusOr<UniqueFd> OpenToAppend(int directory) {
-  UniqueFd file(::openat(directory, kName, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC));
-  if (!file) return absl::ErrnoToStatus(errno, "cannot open the journal");
+  UniqueFd file(::openat(directory, kName, O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!file || ::lseek(file.get(), 0, SEEK_END) < 0) {
+    return absl::ErrnoToStatus(errno, "cannot open the journal");
+  }
   return file;
+}
+
+// Takes back what a failed append wrote.
+bool CutBackTo(std::uint64_t size, int file) {
+  const auto end = static_cast<off_t>(size);
+  return ::ftruncate(file, end) == 0 && ::lseek(file, end, SEEK_SET) == end;
 }
 
 // The findings that an unfinished start leaves to the next one, the worst first.
@@ -155,13 +164,16 @@ absl::Status Journal::Commit() {
   }
   // The records of `bytes` are in the state too, so a new file has them.
   if (broken_) return WriteAnew();
-  const absl::Status written = AppendToFile(file_.get(), bytes);
+  absl::Status written = AppendToFile(file_.get(), bytes);
+  const bool appended = written.ok();
+  if (appended) written = WriteJournalLength(file_.get(), size_ + bytes.size());
   if (written.ok()) {
     size_ += bytes.size();
     return absl::OkStatus();
   }
-  // Half a record in the middle of the file would hide all that comes behind it.
-  broken_ = ::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0;
+  // Half a record in the middle of the file would hide all that comes behind it, and the header may have half
+  // a length.
+  broken_ = appended || !CutBackTo(size_, file_.get());
   MutexLock lock(mutex_);
   pending_.insert(0, bytes);
   // Repeated requests must not fill the memory with records: the state is shorter, and the next Commit writes
@@ -178,6 +190,7 @@ absl::Status Journal::WriteAnew() {
     state_.Encode(bytes);
     pending.swap(pending_);
   }
+  SetJournalLength(bytes);
   if (const absl::Status replaced = ReplaceFile(directory_.get(), kName, bytes, /*sync=*/false);
       !replaced.ok()) {
     // The file before is as whole as it was.

@@ -28,7 +28,7 @@ class Journal final : public GrantLog {
     kNone,         // no file: the first daemon here, or it was removed
     kWhole,        // `state` is the daemon's last state, or a little more
     kForeignBoot,  // the machine was started again since: its processes are gone
-    kDamaged,      // `state` may be less than the daemon's last state
+    kDamaged,      // or cut short; `state` may be less than the daemon's last state
   };
   struct Opened {
     std::unique_ptr<Journal> journal;
@@ -71,7 +71,7 @@ class Journal final : public GrantLog {
   UniqueFd file_ ABSL_GUARDED_BY(file_mutex_);
   std::uint64_t size_ ABSL_GUARDED_BY(file_mutex_) = 0;     // of its whole records
   std::uint64_t anew_at_ ABSL_GUARDED_BY(file_mutex_) = 0;  // size_ when WriteAnew failed last
-  bool broken_ ABSL_GUARDED_BY(file_mutex_) = false;        // there may be half a record at its end
+  bool broken_ ABSL_GUARDED_BY(file_mutex_) = false;        // it may have half a record or half a length
 
   Mutex mutex_;
   JournalState state_ ABSL_GUARDED_BY(mutex_);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -236,9 +237,23 @@ std::string EncodeJournalHeader(std::string_view boot_id) {
   std::string header(kMagic);
   AppendNumber(kJournalVersion, header);
   header += boot_id;
-  header.resize(kJournalHeaderBytes - 4, '\0');
+  header.resize(kJournalLengthAt - 4, '\0');
   AppendNumber(Crc32c(header), header);
+  header += EncodeJournalLength(kJournalHeaderBytes);
   return header;
+}
+
+std::string EncodeJournalLength(std::uint64_t length) {
+  std::string bytes;
+  AppendNumber(static_cast<std::uint32_t>(length), bytes);
+  AppendNumber(static_cast<std::uint32_t>(length >> 32), bytes);
+  AppendNumber(Crc32c(bytes), bytes);
+  return bytes;
+}
+
+void SetJournalLength(std::string& journal) {
+  const std::string length = EncodeJournalLength(journal.size());
+  std::copy(length.begin(), length.end(), journal.begin() + static_cast<std::ptrdiff_t>(kJournalLengthAt));
 }
 
 void AppendJournalRecord(const v1::JournalRecord& record, std::string& out) {
@@ -256,19 +271,35 @@ void AppendJournalRecord(const v1::JournalRecord& record, std::string& out) {
 
 namespace {
 
-// Nothing: the header is fine.
-std::string CheckHeader(std::string_view bytes) {
-  if (bytes.size() < kJournalHeaderBytes) return "it is shorter than its header";
-  const std::string_view header = bytes.substr(0, kJournalHeaderBytes);
-  if (header.substr(0, kMagic.size()) != kMagic) return "it is no journal of lgpud";
-  if (Crc32c(header.substr(0, kJournalHeaderBytes - 4)) !=
-      ReadNumber(header.substr(kJournalHeaderBytes - 4))) {
-    return "the checksum of its header is wrong";
+constexpr std::uint32_t kFirstVersionWithLength = 4;
+
+struct JournalHeader {
+  std::string wrong = {};                    // empty: the header is fine
+  std::size_t bytes = 0;                     // of the header
+  std::optional<std::uint64_t> length = {};  // of the file; none: its checksum is wrong
+};
+
+JournalHeader ReadHeader(std::string_view bytes) {
+  if (bytes.size() < kJournalLengthAt) return {.wrong = "it is shorter than its header"};
+  const std::string_view start = bytes.substr(0, kJournalLengthAt);
+  if (start.substr(0, kMagic.size()) != kMagic) return {.wrong = "it is no journal of lgpud"};
+  if (Crc32c(start.substr(0, kJournalLengthAt - 4)) != ReadNumber(start.substr(kJournalLengthAt - 4))) {
+    return {.wrong = "the checksum of its header is wrong"};
   }
-  const std::uint32_t version = ReadNumber(header.substr(kMagic.size()));
-  if (version >= kOldestJournalVersion && version <= kJournalVersion) return "";
-  return absl::StrCat("it has version ", version, ", this lgpud reads ", kOldestJournalVersion, " to ",
-                      kJournalVersion);
+  const std::uint32_t version = ReadNumber(start.substr(kMagic.size()));
+  if (version < kOldestJournalVersion || version > kJournalVersion) {
+    return {.wrong = absl::StrCat("it has version ", version, ", this lgpud reads ", kOldestJournalVersion,
+                                  " to ", kJournalVersion)};
+  }
+  // Files of older versions do not tell their length.
+  if (version < kFirstVersionWithLength) return {.bytes = kJournalLengthAt, .length = kJournalLengthAt};
+  if (bytes.size() < kJournalHeaderBytes) return {.wrong = "it is shorter than its header"};
+  const std::string_view length = bytes.substr(kJournalLengthAt);
+  JournalHeader header{.bytes = kJournalHeaderBytes};
+  if (Crc32c(length.substr(0, 8)) == ReadNumber(length.substr(8))) {
+    header.length = ReadNumber(length) | std::uint64_t{ReadNumber(length.substr(4))} << 32;
+  }
+  return header;
 }
 
 }  // namespace
@@ -276,9 +307,10 @@ std::string CheckHeader(std::string_view bytes) {
 ParsedJournal ParseJournal(std::string_view bytes, std::string_view boot_id) {
   using Condition = ParsedJournal::Condition;
   ParsedJournal parsed;
-  parsed.detail = CheckHeader(bytes);
-  if (!parsed.detail.empty()) {
+  JournalHeader header = ReadHeader(bytes);
+  if (!header.wrong.empty()) {
     parsed.condition = Condition::kDamaged;
+    parsed.detail = std::move(header.wrong);
     return parsed;
   }
   if (!boot_id.empty() && bytes.substr(kMagic.size() + 4, kBootIdBytes) != boot_id) {
@@ -290,7 +322,8 @@ ParsedJournal ParseJournal(std::string_view bytes, std::string_view boot_id) {
     parsed.detail = absl::StrCat(what, " at byte ", at, " of ", bytes.size());
   };
   v1::JournalRecord record;
-  for (std::size_t at = kJournalHeaderBytes; at < bytes.size();) {
+  std::size_t at = header.bytes;
+  while (at < bytes.size()) {
     const std::string_view rest = bytes.substr(at);
     if (rest.size() < kRecordHeaderBytes) {
       parsed.condition = Condition::kTorn;
@@ -319,6 +352,12 @@ ParsedJournal ParseJournal(std::string_view bytes, std::string_view boot_id) {
       break;
     }
     at += kRecordHeaderBytes + length;
+  }
+  if (parsed.condition == Condition::kDamaged) return parsed;
+  if (!header.length) {
+    damaged(kJournalLengthAt, "the checksum of the file's length is wrong");
+  } else if (at < *header.length) {
+    damaged(at, absl::StrCat("the file was cut short: ", *header.length - at, " bytes are missing"));
   }
   return parsed;
 }

@@ -14,11 +14,14 @@
 
 // The journal as bytes: pure, no file and no clock.
 //
-//   header   8 bytes "LGPUJRNL", version (4), boot id (36 characters, or zeros), CRC-32C of these (4)
+//   header   8 bytes "LGPUJRNL", version (4), boot id (36 characters, or zeros), CRC-32C of these (4);
+//            from version 4 on: length of the file (8), CRC-32C of the length (4)
 //   record   length of the payload (4), CRC-32C of the length (4), CRC-32C of the payload (4), payload
 //
-// Numbers are little-endian. The payload is a JournalRecord. The length has a checksum of its own, so that a
-// file that was cut off (a daemon killed in the middle of a write) is told from one that was damaged.
+// Numbers are little-endian. The payload is a JournalRecord. lgpud writes the length of the file after each
+// append, and before the appended records take effect. So a file that is shorter than its length was cut
+// short. Bytes behind the length are of an append that the daemon's death interrupted. The length of a record
+// has a checksum of its own, which tells an unfinished record from a damaged one.
 
 namespace lgpu::daemon {
 
@@ -68,24 +71,30 @@ class JournalState {
 };
 
 /// Version 2 added JournalCharged. Version 3 added managed leases: an older daemon would let their owners
-/// resize them.
-constexpr std::uint32_t kJournalVersion = 3;
+/// resize them. Version 4 added the length of the file.
+constexpr std::uint32_t kJournalVersion = 4;
 constexpr std::uint32_t kOldestJournalVersion = 1;
 constexpr std::size_t kBootIdBytes = 36;
-constexpr std::size_t kJournalHeaderBytes = 8 + 4 + kBootIdBytes + 4;
+/// Where the length of the file is; the header of an older version ends here.
+constexpr std::size_t kJournalLengthAt = 8 + 4 + kBootIdBytes + 4;
+constexpr std::size_t kJournalHeaderBytes = kJournalLengthAt + 8 + 4;
 /// No payload is longer.
 constexpr std::size_t kMaxJournalRecord = std::size_t{1} << 20;
 
-/// `boot_id`: 36 characters, or none.
+/// The header of a journal without records. `boot_id`: 36 characters, or none.
 std::string EncodeJournalHeader(std::string_view boot_id);
 void AppendJournalRecord(const v1::JournalRecord& record, std::string& out);
+/// The bytes at kJournalLengthAt of a journal of this length.
+std::string EncodeJournalLength(std::uint64_t length);
+/// Sets the length in the header of `journal` to its size.
+void SetJournalLength(std::string& journal);
 
 struct ParsedJournal {
   enum class Condition {
     kWhole,
-    kTorn,         // the last record was not written to its end: it never took effect
+    kTorn,         // the last append was not written to its end: it never took effect
     kForeignBoot,  // of an earlier boot of the machine: its processes are gone
-    kDamaged,      // `state` is that of the records before the damage
+    kDamaged,      // or cut short; `state` is that of the records before the damage
   };
   Condition condition = Condition::kWhole;
   std::string detail;  // of the damage, with its offset

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/unique_fd.h"
+#include "daemon/recovery/journal_format.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -49,6 +50,17 @@ absl::Status AppendToFile(int fd, std::string_view bytes) {
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
   return absl::OkStatus();
+}
+
+absl::Status WriteJournalLength(int fd, std::uint64_t length) {
+  const std::string bytes = EncodeJournalLength(length);
+  while (true) {
+    const ssize_t written = ::pwrite(fd, bytes.data(), bytes.size(), kJournalLengthAt);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Failed("write the length of", "the journal", errno);
+    if (static_cast<std::size_t>(written) == bytes.size()) return absl::OkStatus();
+    return absl::InternalError("write the length of the journal: only a part of it was written");
+  }
 }
 
 absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync) {

@@ -1,6 +1,7 @@
 #ifndef LGPU_DAEMON_RECOVERY_JOURNAL_IO_H_
 #define LGPU_DAEMON_RECOVERY_JOURNAL_IO_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,8 +16,11 @@ namespace lgpu::daemon {
 
 /// All of a file; nothing where there is none.
 absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path);
-/// Writes all of `bytes` at the end of the file. On an error some of it may be written.
+/// Writes all of `bytes` at the file's offset, which is its end. On an error some of it may be written.
 absl::Status AppendToFile(int fd, std::string_view bytes);
+/// Writes the length of the file into the header of a journal. These are few bytes of one page, so that the
+/// death of this process leaves the old length or the new one.
+absl::Status WriteJournalLength(int fd, std::uint64_t length);
 /// Makes or replaces the file `name` in `directory` with `bytes`: written beside it and renamed, so that a
 /// death in between leaves the old file or the new one. `sync`: it survives the machine's death too.
 absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync);

@@ -58,7 +58,12 @@ class DaemonParts {
  public:
   static constexpr Bytes kCard = 64_MiB;
 
-  explicit DaemonParts(const std::string& directory) : opened_(*Journal::Open(directory, kBoot)) {
+  struct Options {
+    bool sparse = true;  // else chunks have pages, so that FindStrays sees them
+  };
+  explicit DaemonParts(const std::string& directory) : DaemonParts(directory, Options()) {}
+  DaemonParts(const std::string& directory, const Options& options)
+      : opened_(*Journal::Open(directory, kBoot)), options_(options) {
     config_.state_dir = directory;
     leases_ = std::make_unique<LeaseTable>(
         config_,
@@ -120,9 +125,12 @@ class DaemonParts {
   static constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
 
   Journal::Opened opened_;
+  const Options options_;
   Config config_;
+  // The card is this process's own: tests that run beside this one have no memory of it.
   const std::unique_ptr<DeviceBackend> backend_ =
-      MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "parts")}, .sparse = true});
+      MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "parts " + std::to_string(::getpid()))},
+                            .sparse = options_.sparse});
   const std::unique_ptr<Broker> broker_ = *Broker::Create(*backend_, *opened_.journal, AllCardsOf(*backend_));
   SessionDirectory sessions_{16};
   EventLog events_{64};

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
+#include <algorithm>
 #include <vector>
 
 namespace lgpu::daemon {
@@ -68,16 +68,16 @@ v1::JournalRecord ChargedRecord(std::uint64_t session, std::uint64_t device, std
   return record;
 }
 
-// The header of a journal of this version.
+// The header of a journal of this version. Before version 4 it has no length of the file.
 std::string Header(std::uint8_t version) {
   std::string header = EncodeJournalHeader(kBoot);
-  // Behind the magic; the checksum of the header is its last word, little endian as all numbers.
+  // Behind the magic; the checksum is little endian as all numbers.
   constexpr std::size_t kVersionAt = 8;
+  constexpr std::size_t kChecksumAt = kJournalLengthAt - 4;
   header[kVersionAt] = static_cast<char>(version);
-  const std::uint32_t checksum = Crc32c(std::string_view(header).substr(0, kJournalHeaderBytes - 4));
-  for (std::size_t i = 0; i < 4; ++i) {
-    header[kJournalHeaderBytes - 4 + i] = static_cast<char>(checksum >> (8 * i));
-  }
+  const std::uint32_t checksum = Crc32c(std::string_view(header).substr(0, kChecksumAt));
+  for (std::size_t i = 0; i < 4; ++i) header[kChecksumAt + i] = static_cast<char>(checksum >> (8 * i));
+  if (version < 4) header.resize(kJournalLengthAt);
   return header;
 }
 
@@ -89,7 +89,37 @@ std::vector<v1::JournalRecord> Story() {
 std::string Encode(const std::vector<v1::JournalRecord>& records) {
   std::string bytes = EncodeJournalHeader(kBoot);
   for (const v1::JournalRecord& record : records) AppendJournalRecord(record, bytes);
+  SetJournalLength(bytes);
   return bytes;
+}
+
+// The sizes of a journal after its header and after each of these records.
+std::vector<std::size_t> SizesOf(std::string header, const std::vector<v1::JournalRecord>& records) {
+  std::vector<std::size_t> sizes = {header.size()};
+  for (const v1::JournalRecord& record : records) {
+    AppendJournalRecord(record, header);
+    sizes.push_back(header.size());
+  }
+  return sizes;
+}
+
+// The state that the first `count` of these records add up to, as bytes.
+std::string StateAfter(const std::vector<v1::JournalRecord>& records, std::size_t count) {
+  JournalState state;
+  for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(state.Apply(records[i]).ok());
+  std::string bytes;
+  state.Encode(bytes);
+  return bytes;
+}
+std::string BytesOf(const JournalState& state) {
+  std::string bytes;
+  state.Encode(bytes);
+  return bytes;
+}
+
+// How many whole records a journal has that is cut to `size` bytes.
+std::size_t WholeRecords(const std::vector<std::size_t>& sizes, std::size_t size) {
+  return static_cast<std::size_t>(std::upper_bound(sizes.begin(), sizes.end(), size) - sizes.begin()) - 1;
 }
 
 TEST(JournalFormatTest, WrittenDataReadsAsTheSame) {
@@ -142,21 +172,58 @@ TEST(JournalFormatTest, TheVersionBeforeChargesIsRead) {
   EXPECT_EQ(parsed.state.chunks().size(), 2u);
 }
 
-TEST(JournalFormatTest, EveryCutIsATornTailOfTheRecordsBefore) {
-  const std::vector<v1::JournalRecord> story = Story();
-  std::vector<std::size_t> ends;
-  std::string bytes = EncodeJournalHeader(kBoot);
-  const std::size_t header = bytes.size();
-  for (const v1::JournalRecord& record : story) {
-    AppendJournalRecord(record, bytes);
-    ends.push_back(bytes.size());
-  }
-  for (std::size_t cut = header; cut < bytes.size(); ++cut) {
+TEST(JournalFormatTest, EveryCutIsNoticedAndLeavesTheRecordsBefore) {
+  const std::string bytes = Encode(Story());
+  const std::vector<std::size_t> sizes = SizesOf(EncodeJournalHeader(kBoot), Story());
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
     const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, cut), kBoot);
-    const bool between = cut == header || std::find(ends.begin(), ends.end(), cut) != ends.end();
-    ASSERT_EQ(parsed.condition, between ? Condition::kWhole : Condition::kTorn) << "cut at " << cut;
+    ASSERT_EQ(parsed.condition, Condition::kDamaged) << "cut at " << cut;
+    if (cut < kJournalHeaderBytes) continue;
+    ASSERT_EQ(BytesOf(parsed.state), StateAfter(Story(), WholeRecords(sizes, cut))) << "cut at " << cut;
+    ASSERT_THAT(parsed.detail, HasSubstr("cut short"));
   }
-  EXPECT_EQ(ParseJournal(bytes.substr(0, ends[2] + 1), kBoot).state.chunks().size(), 1u);
+}
+
+// The daemon died in an append, or between the append and the length.
+TEST(JournalFormatTest, EveryUnfinishedAppendIsATornTailOfTheRecordsBefore) {
+  const std::vector<v1::JournalRecord> story = Story();
+  const std::vector<std::size_t> sizes = SizesOf(EncodeJournalHeader(kBoot), story);
+  for (std::size_t written = 0; written <= story.size(); ++written) {
+    std::string bytes = EncodeJournalHeader(kBoot);
+    for (std::size_t i = 0; i < story.size(); ++i) {
+      AppendJournalRecord(story[i], bytes);
+      if (i + 1 == written) SetJournalLength(bytes);
+    }
+    for (std::size_t end = sizes[written]; end <= bytes.size(); ++end) {
+      const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, end), kBoot);
+      const std::size_t whole = WholeRecords(sizes, end);
+      ASSERT_EQ(parsed.condition, sizes[whole] == end ? Condition::kWhole : Condition::kTorn)
+          << "length " << sizes[written] << ", death at " << end;
+      ASSERT_EQ(BytesOf(parsed.state), StateAfter(story, whole));
+    }
+  }
+}
+
+// Without a length a cut looks like an unfinished append.
+TEST(JournalFormatTest, TheVersionBeforeTheLengthIsReadAlsoWithATornTail) {
+  std::string bytes = Header(3);
+  for (const v1::JournalRecord& record : Story()) AppendJournalRecord(record, bytes);
+  const std::vector<std::size_t> sizes = SizesOf(Header(3), Story());
+  for (std::size_t cut = sizes.front(); cut <= bytes.size(); ++cut) {
+    const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, cut), kBoot);
+    const std::size_t whole = WholeRecords(sizes, cut);
+    ASSERT_EQ(parsed.condition, sizes[whole] == cut ? Condition::kWhole : Condition::kTorn)
+        << "cut at " << cut;
+    ASSERT_EQ(BytesOf(parsed.state), StateAfter(Story(), whole));
+  }
+}
+
+TEST(JournalFormatTest, RecordsBehindADamagedLengthAreRead) {
+  std::string bytes = Encode(Story());
+  bytes[kJournalLengthAt] = static_cast<char>(bytes[kJournalLengthAt] ^ 1);
+  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  EXPECT_EQ(parsed.condition, Condition::kDamaged);
+  EXPECT_EQ(BytesOf(parsed.state), StateAfter(Story(), Story().size()));
 }
 
 TEST(JournalFormatTest, EveryFlippedBitIsNoticed) {

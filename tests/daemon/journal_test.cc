@@ -9,6 +9,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string>
 #include <thread>
 
 #include "tests/daemon/temporary_directory.h"
@@ -55,6 +57,23 @@ class JournalTest : public ::testing::Test {
     return opened.ok() ? *std::move(opened) : Journal::Opened();
   }
   std::string path() const { return directory_.path() + "/journal"; }
+  std::string Read() const {
+    std::ifstream file(path(), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  void Write(const std::string& bytes) const {
+    std::ofstream(path(), std::ios::binary | std::ios::trunc) << bytes;
+  }
+  /// Makes a journal with a grant of chunk 7.
+  void WriteGrant() {
+    Journal::Opened opened = Open();
+    opened.journal->Settled();
+    opened.journal->Note(LeaseRecord());
+    opened.journal->Note(SessionRecord());
+    ASSERT_TRUE(opened.journal->Commit().ok());
+    opened.journal->Note(GrantedRecord(7));
+    ASSERT_TRUE(opened.journal->Commit().ok());
+  }
 
   TemporaryDirectory directory_;
 };
@@ -124,6 +143,60 @@ TEST_F(JournalTest, ADamagedJournalIsKeptAsideAndItsReadableRecordsAreTold) {
   opened.journal->Settled();
   ASSERT_TRUE(opened.journal->Commit().ok());
   EXPECT_EQ(Open().found, Journal::Found::kWhole);
+}
+
+TEST_F(JournalTest, EveryCutOfTheFileIsFound) {
+  ASSERT_NO_FATAL_FAILURE(WriteGrant());
+  const std::string whole = Read();
+  for (std::size_t cut = 0; cut < whole.size(); ++cut) {
+    Write(whole.substr(0, cut));
+    ASSERT_EQ(Open().found, Journal::Found::kDamaged) << "cut at " << cut << " of " << whole.size();
+  }
+  Write(whole);
+  const Journal::Opened opened = Open();
+  EXPECT_EQ(opened.found, Journal::Found::kWhole);
+  EXPECT_TRUE(opened.state.chunks().contains(7));
+}
+
+// The daemon writes the records first, and then the length of the file.
+TEST_F(JournalTest, AnUnfinishedAppendOfAKilledDaemonIsNoDamage) {
+  ASSERT_NO_FATAL_FAILURE(WriteGrant());
+  std::string before, after;
+  {
+    const Journal::Opened opened = Open();
+    before = Read();
+    opened.journal->Note(GrantedRecord(8));
+    ASSERT_TRUE(opened.journal->Commit().ok());
+    after = Read();
+  }
+  for (std::size_t size = before.size(); size <= after.size(); ++size) {
+    std::string died = before;  // with the length that the file had before
+    died.append(after, before.size(), size - before.size());
+    Write(died);
+    const Journal::Opened opened = Open();
+    ASSERT_EQ(opened.found, Journal::Found::kWhole) << opened.detail;
+    ASSERT_TRUE(opened.state.chunks().contains(7));
+    ASSERT_EQ(opened.state.chunks().contains(8), size == after.size()) << "death at " << size;
+  }
+}
+
+TEST_F(JournalTest, AJournalOfTheVersionBeforeTheLengthIsReadAndWrittenAnew) {
+  ASSERT_NO_FATAL_FAILURE(WriteGrant());
+  std::string old = Read();
+  old.erase(kJournalLengthAt, kJournalHeaderBytes - kJournalLengthAt);
+  constexpr std::size_t kVersionAt = 8, kChecksumAt = kJournalLengthAt - 4;
+  old[kVersionAt] = 3;
+  const std::uint32_t checksum = Crc32c(old.substr(0, kChecksumAt));
+  for (std::size_t i = 0; i < 4; ++i) old[kChecksumAt + i] = static_cast<char>(checksum >> (8 * i));
+  Write(old);
+  for (int start = 0; start < 2; ++start) {  // from the old file, then from the new one
+    const Journal::Opened opened = Open();
+    EXPECT_EQ(opened.found, Journal::Found::kWhole) << opened.detail;
+    EXPECT_TRUE(opened.state.chunks().contains(7));
+  }
+  const std::string written = Read();
+  Write(written.substr(0, written.size() - 1));
+  EXPECT_EQ(Open().found, Journal::Found::kDamaged);
 }
 
 TEST_F(JournalTest, AnUnreadableJournalIsNotAMissingOne) {

@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/daemon/daemon_parts.h"
 #include "tests/daemon/temporary_directory.h"
 #include "tests/support/child_program.h"
@@ -35,8 +40,9 @@ class RecoveryTest : public ::testing::Test {
     ASSERT_EQ(first.opened().journal->Commit(), absl::OkStatus());
   }
 
-  void StartNext() {
-    next_.emplace(directory_.path());
+  void StartNext() { StartNextIn(directory_); }
+  void StartNextIn(const TemporaryDirectory& directory) {
+    next_.emplace(directory.path());
     reclaimer_ = *Reclaimer::Start(next_->broker(), next_->leases(), next_->sessions(),
                                    {.waker = *PollWaker::Create()});
     const RecoveryParts parts{.backend = next_->backend(),
@@ -47,9 +53,13 @@ class RecoveryTest : public ::testing::Test {
                               .events = next_->events(),
                               .journal = *next_->opened().journal};
     Recovery recovery(parts);
-    const absl::StatusOr<LeaseTable::Lasting> lasting = LeaseTable::ReadLasting(directory_.path());
+    const absl::StatusOr<LeaseTable::Lasting> lasting = LeaseTable::ReadLasting(directory.path());
     ASSERT_EQ(lasting.status(), absl::OkStatus());
     ASSERT_EQ(recovery.Run(next_->opened(), *lasting, {}), absl::OkStatus());
+  }
+  void EndNext() {
+    reclaimer_.reset();
+    next_.reset();
   }
 
   bool IsFree() {
@@ -114,12 +124,55 @@ TEST_F(RecoveryTest, IdsOfTheEarlierDaemonAreNotGivenOutAgain) {
 TEST_F(RecoveryTest, AThirdDaemonFindsTheSameAccounts) {
   LiveAndDie();
   StartNext();
-  reclaimer_.reset();
-  next_.reset();
+  EndNext();
   StartNext();
   const std::shared_ptr<SessionState> session = next_->sessions().FindToken("token 1");
   ASSERT_NE(session, nullptr);
   EXPECT_EQ(next_->broker().Held(session->id()), 8_MiB);
+}
+
+// Cuts of a journal: in its header, and at the beginning, in the header and in the payload of each record.
+std::vector<std::size_t> CutsOf(const std::string& journal) {
+  constexpr std::size_t kRecordHeader = 12;
+  std::vector<std::size_t> cuts = {0, kJournalHeaderBytes - 1};
+  for (std::size_t at = kJournalHeaderBytes; at < journal.size();) {
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      length |= std::size_t{static_cast<unsigned char>(journal[at + i])} << (8 * i);
+    }
+    cuts.insert(cuts.end(), {at, at + kRecordHeader / 2, at + kRecordHeader + length / 2});
+    at += kRecordHeader + length;
+  }
+  return cuts;
+}
+
+TEST_F(RecoveryTest, HeldMemoryIsNotFreeWhereverTheJournalWasCut) {
+  std::optional<IdleChild> holder;
+  {
+    DaemonParts first(directory_.path(), {.sparse = false});
+    first.opened().journal->Settled();
+    const std::shared_ptr<SessionState> session = first.AddSession(kUid, child_.Hold());
+    const absl::StatusOr<v1::Lease> lease = first.CreateLease({.uid = kUid, .session = session}, "train");
+    ASSERT_EQ(lease.status(), absl::OkStatus());
+    ASSERT_EQ(first.Grow(*session, *lease, 8_MiB), absl::OkStatus());
+    ASSERT_EQ(first.opened().journal->Commit(), absl::OkStatus());
+    holder.emplace();  // has the memory open, as the session's client would
+  }
+  std::ifstream file(directory_.path() + "/journal", std::ios::binary);
+  const std::string journal{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::vector<std::size_t> cuts = CutsOf(journal);
+  ASSERT_GT(cuts.size(), 10u);
+  for (const std::size_t cut : cuts) {
+    SCOPED_TRACE(absl::StrCat("cut at byte ", cut, " of ", journal.size()));
+    const TemporaryDirectory directory;
+    std::ofstream(directory.path() + "/journal", std::ios::binary) << journal.substr(0, cut);
+    ASSERT_NO_FATAL_FAILURE(StartNextIn(directory));
+    EXPECT_LE(next_->FreeOfCard(), DaemonParts::kCard - 8_MiB);
+    EndNext();
+  }
+  ASSERT_NO_FATAL_FAILURE(StartNext());
+  EXPECT_EQ(next_->opened().found, Journal::Found::kWhole);
+  EXPECT_EQ(next_->FreeOfCard(), DaemonParts::kCard - 8_MiB);
 }
 
 }  // namespace

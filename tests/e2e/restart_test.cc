@@ -303,6 +303,27 @@ TEST_F(RestartTest, ADamagedJournalHoldsBackUnexplainedMemory) {
   EXPECT_TRUE(Eventually([&] { return Alloc(*other, "b", 600).rfind("ok ", 0) == 0; }));
 }
 
+// The file ends with a whole record, as if the grants behind it had never been.
+TEST_F(RestartTest, AJournalThatWasCutShortHoldsBackUnexplainedMemory) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
+  const auto before = std::filesystem::file_size(journal());
+  ASSERT_THAT(Alloc(*client, "a", 600), StartsWith("ok "));
+  KillDaemon();
+  ASSERT_GT(std::filesystem::file_size(journal()), before);
+  std::filesystem::resize_file(journal(), before);
+  StartInDirectory();
+  EXPECT_GE(Stats().cards(0).foreign_bytes(), 600 * kMiB);
+  auto other = StartClient();
+  ASSERT_THAT(Ask(*other, "open c timeout=0"), StartsWith("ok "));
+  EXPECT_THAT(Alloc(*other, "a", 600), StartsWith("error RESOURCE_EXHAUSTED"));
+  EXPECT_THAT(Alloc(*other, "a", 200), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 600 * kMiB / 4 * 1.0));
+  client->Signal(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(0).foreign_bytes() == 0; }));
+}
+
 // The journal is read twice: the daemon that found it damaged dies before it has written another one.
 TEST_F(RestartTest, ReadableRecordsOfADamagedJournalAreKept) {
   StartInDirectory();

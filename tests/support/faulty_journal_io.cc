@@ -2,15 +2,16 @@
 // environment says so. The installed lgpud has none of this.
 //
 //   LGPU_TEST_JOURNAL_DIE=N[:half|:after]  SIGKILL at the N-th write of the journal: before it, in its
-//   middle, or
-//                                          behind it
+//                                          middle, or behind it (before the length of the file is written)
 //   LGPU_TEST_BREAK_LEDGER=1               a seeded bug: every seventh append is forgotten
 
 #define AppendToFile RealAppendToFile
 #define ReplaceFile RealReplaceFile
+#define WriteJournalLength RealWriteJournalLength
 #include "daemon/recovery/journal_io.cc"
 #undef AppendToFile
 #undef ReplaceFile
+#undef WriteJournalLength
 
 #include <atomic>
 #include <csignal>
@@ -38,16 +39,21 @@ void MaybeDie(Moment moment) {
   if (DiesNow(moment)) ::raise(SIGKILL);
 }
 
-bool ForgetsNow() {
+bool IsLedgerBroken() {
   static const bool broken = std::getenv("LGPU_TEST_BREAK_LEDGER") != nullptr;
+  return broken;
+}
+
+bool ForgetsNow() {
   static std::atomic<int> calls = 0;
-  return broken && ++calls % 7 == 0;
+  return IsLedgerBroken() && ++calls % 7 == 0;
 }
 
 }  // namespace
 
 absl::Status AppendToFile(int fd, std::string_view bytes);
 absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync);
+absl::Status WriteJournalLength(int fd, std::uint64_t length);
 
 absl::Status AppendToFile(int fd, std::string_view bytes) {
   MaybeDie(Moment::kBefore);
@@ -59,6 +65,12 @@ absl::Status AppendToFile(int fd, std::string_view bytes) {
   absl::Status status = RealAppendToFile(fd, bytes);
   MaybeDie(Moment::kAfter);
   return status;
+}
+
+absl::Status WriteJournalLength(int fd, std::uint64_t length) {
+  // The seeded bug is in the ledger: the next daemon is to take the file for whole.
+  if (IsLedgerBroken()) length = static_cast<std::uint64_t>(::lseek(fd, 0, SEEK_CUR));
+  return RealWriteJournalLength(fd, length);
 }
 
 absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync) {
