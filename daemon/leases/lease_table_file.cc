@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/unique_fd.h"
+#include "daemon/leases/lease_file.h"
 #include "daemon/leases/lease_record.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/journal_io.h"
@@ -108,17 +109,16 @@ absl::StatusOr<LeaseTable::Lasting> LeaseTable::ReadLasting(const std::string& s
     found.is_whole = false;  // whether there were leases is not known
     return found;
   }
-  const ParsedJournal parsed = ParseJournal(*bytes, "");
-  // It is replaced whole, never appended to: a file that ends early is damaged too.
-  found.is_whole = parsed.condition == ParsedJournal::Condition::kWhole;
+  const ParsedLeaseFile parsed = ParseLeaseFile(*bytes);
+  found.is_whole = parsed.damages.empty();
   if (!found.is_whole) {
     KeepDamaged(path);
-    spdlog::error("{} is damaged ({}) and is kept as {}.damaged; {} of its lasting leases can be read", path,
-                  parsed.detail.empty() ? "it ends early" : parsed.detail, path,
-                  parsed.state.leases().size());
+    for (const std::string& damage : parsed.damages) spdlog::error("{}: {}", path, damage);
+    spdlog::error("{} is damaged and is kept as {}.damaged; {} of its lasting leases can be read", path, path,
+                  parsed.leases.size());
   }
   LGPU_ASSIGN_OR_RETURN(const std::string boot_id, ReadBootId());
-  for (const auto& [key, lease] : parsed.state.leases()) {
+  for (const v1::JournalLease& lease : parsed.leases) {
     if (!IsOfAnotherBoot(lease.management(), boot_id)) found.leases.push_back(lease);
   }
   return found;

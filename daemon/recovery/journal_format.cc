@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -15,7 +14,6 @@ namespace lgpu::daemon {
 namespace {
 
 constexpr std::string_view kMagic = "LGPUJRNL";
-constexpr std::size_t kRecordHeaderBytes = 12;
 // As the ledger keeps its sums in range.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 50;
 
@@ -258,28 +256,19 @@ void SetJournalLength(std::string& journal) {
 
 void AppendJournalRecord(const v1::JournalRecord& record, std::string& out) {
   const std::size_t start = out.size();
-  out.resize(start + kRecordHeaderBytes);
+  out.resize(start + RawRecord::kHeaderBytes);
   LGPU_CHECK(record.AppendToString(&out));
-  const std::size_t length = out.size() - start - kRecordHeaderBytes;
+  const std::size_t length = out.size() - start - RawRecord::kHeaderBytes;
   LGPU_CHECK_OP(length, <=, kMaxJournalRecord);
   std::string header;
   AppendNumber(static_cast<std::uint32_t>(length), header);
   AppendNumber(Crc32c(header), header);
-  AppendNumber(Crc32c(std::string_view(out).substr(start + kRecordHeaderBytes)), header);
+  AppendNumber(Crc32c(std::string_view(out).substr(start + RawRecord::kHeaderBytes)), header);
   std::copy(header.begin(), header.end(), out.begin() + static_cast<std::ptrdiff_t>(start));
 }
 
-namespace {
-
-constexpr std::uint32_t kFirstVersionWithLength = 4;
-
-struct JournalHeader {
-  std::string wrong = {};                    // empty: the header is fine
-  std::size_t bytes = 0;                     // of the header
-  std::optional<std::uint64_t> length = {};  // of the file; none: its checksum is wrong
-};
-
-JournalHeader ReadHeader(std::string_view bytes) {
+JournalHeader ReadJournalHeader(std::string_view bytes) {
+  constexpr std::uint32_t kFirstVersionWithLength = 4;
   if (bytes.size() < kJournalLengthAt) return {.wrong = "it is shorter than its header"};
   const std::string_view start = bytes.substr(0, kJournalLengthAt);
   if (start.substr(0, kMagic.size()) != kMagic) return {.wrong = "it is no journal of lgpud"};
@@ -289,7 +278,8 @@ JournalHeader ReadHeader(std::string_view bytes) {
   const std::uint32_t version = ReadNumber(start.substr(kMagic.size()));
   if (version < kOldestJournalVersion || version > kJournalVersion) {
     return {.wrong = absl::StrCat("it has version ", version, ", this lgpud reads ", kOldestJournalVersion,
-                                  " to ", kJournalVersion)};
+                                  " to ", kJournalVersion),
+            .is_other_version = true};
   }
   // Files of older versions do not tell their length.
   if (version < kFirstVersionWithLength) return {.bytes = kJournalLengthAt, .length = kJournalLengthAt};
@@ -302,12 +292,26 @@ JournalHeader ReadHeader(std::string_view bytes) {
   return header;
 }
 
-}  // namespace
+RawRecord ReadRawRecord(std::string_view bytes) {
+  RawRecord record;
+  if (bytes.size() < RawRecord::kHeaderBytes) return record;
+  const std::uint32_t length = ReadNumber(bytes);
+  record.checksum = ReadNumber(bytes.substr(8));
+  if (Crc32c(bytes.substr(0, 4)) != ReadNumber(bytes.substr(4)) || length > kMaxJournalRecord) {
+    record.condition = RawRecord::Condition::kLengthWrong;
+    return record;
+  }
+  record.payload = bytes.substr(RawRecord::kHeaderBytes, length);
+  if (record.payload.size() < length) return record;
+  record.condition = Crc32c(record.payload) == record.checksum ? RawRecord::Condition::kWhole
+                                                               : RawRecord::Condition::kPayloadWrong;
+  return record;
+}
 
 ParsedJournal ParseJournal(std::string_view bytes, std::string_view boot_id) {
   using Condition = ParsedJournal::Condition;
   ParsedJournal parsed;
-  JournalHeader header = ReadHeader(bytes);
+  JournalHeader header = ReadJournalHeader(bytes);
   if (!header.wrong.empty()) {
     parsed.condition = Condition::kDamaged;
     parsed.detail = std::move(header.wrong);
@@ -324,26 +328,20 @@ ParsedJournal ParseJournal(std::string_view bytes, std::string_view boot_id) {
   v1::JournalRecord record;
   std::size_t at = header.bytes;
   while (at < bytes.size()) {
-    const std::string_view rest = bytes.substr(at);
-    if (rest.size() < kRecordHeaderBytes) {
+    const RawRecord raw = ReadRawRecord(bytes.substr(at));
+    if (raw.condition == RawRecord::Condition::kUnfinished) {
       parsed.condition = Condition::kTorn;
       break;
     }
-    const std::uint32_t length = ReadNumber(rest);
-    if (Crc32c(rest.substr(0, 4)) != ReadNumber(rest.substr(4)) || length > kMaxJournalRecord) {
+    if (raw.condition == RawRecord::Condition::kLengthWrong) {
       damaged(at, "the length of a record is wrong");
       break;
     }
-    if (rest.size() - kRecordHeaderBytes < length) {
-      parsed.condition = Condition::kTorn;
-      break;
-    }
-    const std::string_view payload = rest.substr(kRecordHeaderBytes, length);
-    if (Crc32c(payload) != ReadNumber(rest.substr(8))) {
+    if (raw.condition == RawRecord::Condition::kPayloadWrong) {
       damaged(at, "the checksum of a record is wrong");
       break;
     }
-    if (!record.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) {
+    if (!record.ParseFromArray(raw.payload.data(), static_cast<int>(raw.payload.size()))) {
       damaged(at, "a record cannot be read");
       break;
     }
@@ -351,7 +349,7 @@ ParsedJournal ParseJournal(std::string_view bytes, std::string_view boot_id) {
       damaged(at, std::string(applied.message()));
       break;
     }
-    at += kRecordHeaderBytes + length;
+    at += raw.bytes();
   }
   if (parsed.condition == Condition::kDamaged) return parsed;
   if (!header.length) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -88,6 +89,33 @@ void AppendJournalRecord(const v1::JournalRecord& record, std::string& out);
 std::string EncodeJournalLength(std::uint64_t length);
 /// Sets the length in the header of `journal` to its size.
 void SetJournalLength(std::string& journal);
+
+struct JournalHeader {
+  std::string wrong = {};  // empty: the header is fine
+  /// The header is whole, and of a version that this lgpud does not read.
+  bool is_other_version = false;
+  std::size_t bytes = 0;                     // of the header
+  std::optional<std::uint64_t> length = {};  // of the file; none: its checksum is wrong
+};
+JournalHeader ReadJournalHeader(std::string_view bytes);
+
+/// A record as bytes.
+struct RawRecord {
+  static constexpr std::size_t kHeaderBytes = 12;
+
+  enum class Condition {
+    kWhole,
+    kUnfinished,    // the bytes end before the record does
+    kLengthWrong,   // the end of the record is not known
+    kPayloadWrong,  // the checksum of the payload is wrong
+  };
+  Condition condition = Condition::kUnfinished;
+  std::uint32_t checksum = 0;  // of the payload, by the record's header
+  std::string_view payload;    // what is there of it
+  std::size_t bytes() const { return kHeaderBytes + payload.size(); }
+};
+/// The record at the beginning of `bytes`.
+RawRecord ReadRawRecord(std::string_view bytes);
 
 struct ParsedJournal {
   enum class Condition {

@@ -8,8 +8,10 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 
@@ -19,8 +21,14 @@
 namespace lgpu::testing {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
+
+std::string ContentsOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
 
 class LastingLeasesTest : public E2eTest {
  protected:
@@ -161,6 +169,34 @@ TEST_F(LastingLeasesTest, ReadableLeasesOfADamagedFileAreKept) {
     EXPECT_FALSE(control_->GetLease("cut").ok());
   }
   EXPECT_TRUE(control_->RemoveLease("whole").ok());
+}
+
+TEST_F(LastingLeasesTest, LeasesBehindADamagedRecordAreKept) {
+  StartInDirectory();
+  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  for (const char* const name : {"first", "second", "third", "fourth"}) {
+    request.set_name(name);
+    ASSERT_TRUE(control_->CreateLease(request).ok());
+  }
+  const std::string path = directory_.path() + "/state/leases";
+  const std::string bytes = ContentsOf(path);
+  const std::size_t name = bytes.find("second");
+  ASSERT_NE(name, std::string::npos);
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(name));
+    file.put('S');
+  }
+  for (int boot = 0; boot < 2; ++boot) {  // from the damaged file, then from the one that took its place
+    Boot();
+    for (const char* const kept : {"first", "third", "fourth"}) {
+      EXPECT_TRUE(control_->GetLease(kept).ok()) << kept;
+    }
+    EXPECT_FALSE(control_->GetLease("second").ok());
+    EXPECT_FALSE(control_->GetLease("Second").ok());
+  }
+  EXPECT_THAT(ContentsOf(path + ".damaged"), HasSubstr("Second"));
+  for (const char* const kept : {"first", "third", "fourth"}) EXPECT_TRUE(control_->RemoveLease(kept).ok());
 }
 
 // The file is read twice: the daemon that found it damaged dies before it has written another one.

@@ -1,4 +1,5 @@
-// Any bytes as a journal: they are read to some end, and the state read can be written and read again.
+// Any bytes as a journal, and as a file of lasting leases: they are read to some end, and the state read can
+// be written and read again.
 //
 // Input: the bytes behind the header, with the checksums of byte 0's choice made right so that the fuzzer
 // comes further than them.
@@ -9,8 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/check.h"
+#include "daemon/leases/lease_file.h"
 #include "daemon/recovery/journal_format.h"
 
 namespace lgpu::daemon {
@@ -29,6 +32,20 @@ void CheckRoundTrip(const ParsedJournal& parsed) {
   std::string twice = EncodeJournalHeader(kBoot);
   again.state.Encode(twice);
   LGPU_CHECK(bytes == twice);
+}
+
+void CheckLeases(std::string_view input) {
+  const ParsedLeaseFile parsed = ParseLeaseFile(input);
+  std::string bytes = EncodeJournalHeader("");
+  v1::JournalRecord record;
+  for (const v1::JournalLease& lease : parsed.leases) {
+    *record.mutable_lease() = lease;
+    AppendJournalRecord(record, bytes);
+  }
+  SetJournalLength(bytes);
+  const ParsedLeaseFile again = ParseLeaseFile(bytes);
+  LGPU_CHECK(again.damages.empty());
+  LGPU_CHECK(again.leases.size() == parsed.leases.size());
 }
 
 // Pieces of the input, each behind a byte with its length, as payloads with right checksums.
@@ -53,6 +70,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string bytes = raw ? EncodeJournalHeader(kBoot) + std::string(data + 1, data + size)
                                 : WithChecksums(data + 1, size - 1);
   CheckRoundTrip(ParseJournal(bytes, kBoot));
-  if (raw) (void)ParseJournal(std::string_view(reinterpret_cast<const char*>(data), size), kBoot);
+  CheckLeases(bytes);
+  if (!raw) return 0;
+  const std::string_view whole(reinterpret_cast<const char*>(data), size);
+  (void)ParseJournal(whole, kBoot);
+  CheckLeases(whole);
   return 0;
 }
