@@ -88,6 +88,10 @@ absl::Status Broker::ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee
   return parts_->devices.Resize(device, limit, guarantee, deadline);
 }
 
+absl::Status Broker::CheckSize(LogicalId device, Bytes limit, Bytes guarantee) const {
+  return parts_->devices.CheckSize(device, limit, guarantee);
+}
+
 void Broker::RemoveDevice(LogicalId device) { parts_->devices.Remove(device); }
 
 std::optional<Broker::DeviceInfo> Broker::Find(LogicalId device) const {

@@ -143,11 +143,14 @@ class Broker {
   /// Waits until `deadline` only for memory that is on its way back. INVALID_ARGUMENT: a size that can never
   /// be; RESOURCE_EXHAUSTED with a Refusal.
   absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec, TimePoint deadline);
-  /// Errors as AddDevice; on an error nothing changes. A preallocated device guarantees its limit. For a
-  /// higher limit it makes the chunks that it lacks, and waits until `deadline` for its own memory that is on
-  /// its way back: UNAVAILABLE if that takes longer. One call for a device at a time, and none after
+  /// Errors as AddDevice; on an error nothing changes. A size that CheckSize accepts and whose guarantee is
+  /// not above the present one is never refused. A preallocated device guarantees its limit. For a higher
+  /// limit it makes the chunks that it lacks, and waits until `deadline` for its own memory that is on its
+  /// way back: UNAVAILABLE if that takes longer. One call for a device at a time, and none after
   /// RemoveDevice.
   absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline);
+  /// INVALID_ARGUMENT: ResizeDevice refuses this size at any time.
+  absl::Status CheckSize(LogicalId device, Bytes limit, Bytes guarantee) const;
   /// No session may hold memory of it or wait for some. Spare chunks are freed; the device is gone when the
   /// last of them is.
   void RemoveDevice(LogicalId device);

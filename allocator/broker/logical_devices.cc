@@ -76,7 +76,7 @@ absl::Status LogicalDevices::Resize(LogicalId logical, Bytes limit, Bytes guaran
     });
     if (absl::IsResourceExhausted(resized)) {
       return RefusalStatus(
-          core_.refusals.OfDevice(logical, {.reason = RefusalReason::kCard, .asked = limit}));
+          core_.refusals.OfDevice(logical, {.reason = RefusalReason::kCard, .asked = size.guarantee}));
     }
     LGPU_RETURN_IF_ERROR(resized);
     excess = TakeExcess(logical);
@@ -102,6 +102,12 @@ absl::Status LogicalDevices::Resize(LogicalId logical, Bytes limit, Bytes guaran
                                               .size_before = grows ? std::optional(before) : std::nullopt}));
   // A device that does not grow lacked these chunks before, and has its new size without them.
   return grows ? made : absl::OkStatus();
+}
+
+absl::Status LogicalDevices::CheckSize(LogicalId logical, Bytes limit, Bytes guarantee) const {
+  MutexLock lock(core_.mutex);
+  return core_.tables.ledger.CheckSize(core_.tables.CardOf(logical),
+                                       {.limit = limit, .guarantee = guarantee});
 }
 
 std::vector<ChunkId> LogicalDevices::TakeExcess(LogicalId logical) {

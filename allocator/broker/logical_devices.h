@@ -18,9 +18,10 @@ class LogicalDevices {
   LogicalDevices(BrokerCore& core, Reservations& reservations, SpareChunks& spare, ChunkReclaimer& reclaimer)
       : core_(core), reservations_(reservations), spare_(spare), reclaimer_(reclaimer) {}
 
-  // As AddDevice, ResizeDevice, RemoveDevice, MakeMissing and Find of Broker.
+  // As AddDevice, ResizeDevice, CheckSize, RemoveDevice, MakeMissing and Find of Broker.
   absl::StatusOr<LogicalId> Add(const Broker::DeviceSpec& spec, Broker::TimePoint deadline);
   absl::Status Resize(LogicalId device, Bytes limit, Bytes guarantee, Broker::TimePoint deadline);
+  absl::Status CheckSize(LogicalId device, Bytes limit, Bytes guarantee) const;
   void Remove(LogicalId device);
   absl::Status MakeMissing(LogicalId device);
   std::optional<Broker::DeviceInfo> Find(LogicalId device) const;

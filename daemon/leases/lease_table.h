@@ -122,8 +122,9 @@ class LeaseTable {
   /// Copies of the leases of these names or ids; without any, of all that the caller may see and that are not
   /// ending. NOT_FOUND names the first that is unknown.
   absl::StatusOr<std::vector<Lease>> Find(const Caller& caller, const std::vector<std::string>& names) const;
-  /// One call at a time for a lease; waits until `deadline` for an earlier one, and for memory on its way
-  /// back.
+  /// All devices get their new sizes or, on an error, none does. One call at a time for a lease; waits until
+  /// `deadline` for an earlier one, and for memory on its way back. What one device gives up serves no other
+  /// device of the call.
   absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                    TimePoint deadline);
   /// Asks its sessions to end and waits, until `deadline`, for their memory. Gives up a lease that waits in
@@ -255,10 +256,14 @@ class LeaseTable {
   /// The devices of the lease are the caller's until EndResize.
   absl::StatusOr<Resizing> StartResize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                        TimePoint deadline);
-  /// While it is resized: its present sizes, for the journal.
+  /// Sets aside what the wanted sizes need beyond the present ones, for all devices or, on an error, for
+  /// none. No device loses memory or limit by it.
+  absl::Status SetAside(const Resizing& resizing, TimePoint deadline);
+  /// Gives a device a size whose guarantee is not above its present one. It cannot fail.
+  void SetSize(const LeaseDevice& device);
+  /// The devices of a lease that is resized have these sizes from here on, in the journal too.
   void NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices);
-  /// `devices`: as they are now.
-  void EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices);
+  void EndResize(LeaseKey key);
   /// Takes the lease out, once, if nothing keeps it; the devices are the caller's to remove, without the
   /// lock.
   std::vector<LogicalId> TakeIfOver(LeaseKey key, std::optional<Lease>& taken)

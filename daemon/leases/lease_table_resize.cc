@@ -1,6 +1,7 @@
 // Gives the devices of leases new limits and guarantees.
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,6 +57,19 @@ absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::R
   return devices;
 }
 
+bool HasSizeOf(const LeaseDevice& device, const LeaseDevice& other) {
+  return device.limit == other.limit && device.guarantee == other.guarantee;
+}
+
+// The size of a device while its lease is resized: with the larger guarantee, and a limit that is raised no
+// more than that guarantee needs.
+LeaseDevice WithLargerGuarantee(const LeaseDevice& before, const LeaseDevice& wanted) {
+  LeaseDevice device = before;
+  device.guarantee = std::max(before.guarantee, wanted.guarantee);
+  device.limit = std::max(before.limit, device.guarantee);
+  return device;
+}
+
 }  // namespace
 
 absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& caller,
@@ -94,6 +108,34 @@ absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& calle
   return resizing;
 }
 
+absl::Status LeaseTable::SetAside(const Resizing& resizing, TimePoint deadline) {
+  const std::vector<LeaseDevice>& before = resizing.lease.devices;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const LeaseDevice& wanted = resizing.wanted[i];
+    if (HasSizeOf(wanted, before[i])) continue;
+    LGPU_RETURN_IF_ERROR(broker_.CheckSize(wanted.id, wanted.limit, wanted.guarantee));
+  }
+  std::vector<LeaseDevice> changed;  // as they were
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const LeaseDevice larger = WithLargerGuarantee(before[i], resizing.wanted[i]);
+    if (HasSizeOf(larger, before[i])) continue;
+    const absl::Status status = broker_.ResizeDevice(larger.id, larger.limit, larger.guarantee, deadline);
+    if (!status.ok()) {
+      for (const LeaseDevice& device : changed) SetSize(device);
+      return status;
+    }
+    changed.push_back(before[i]);
+  }
+  return absl::OkStatus();
+}
+
+void LeaseTable::SetSize(const LeaseDevice& device) {
+  // A guarantee that does not rise takes nothing of the card, so the broker does not refuse it.
+  const absl::Status status =
+      broker_.ResizeDevice(device.id, device.limit, device.guarantee, std::chrono::steady_clock::now());
+  LGPU_CHECK(status.ok());
+}
+
 void LeaseTable::NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices) {
   MutexLock lock(mutex_);
   Lease& lease = leases_.at(key);
@@ -101,16 +143,14 @@ void LeaseTable::NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devic
   NoteLease(lease);
 }
 
-void LeaseTable::EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices) {
+void LeaseTable::EndResize(LeaseKey key) {
   std::optional<Lease> taken;
   std::vector<LogicalId> over;
   {
     MutexLock lock(mutex_);
     Lease& lease = leases_.at(key);
-    lease.devices = devices;
     lease.resizing = false;
     lease.resizing_to.clear();
-    NoteLease(lease);
     over = TakeIfOver(key, taken);
   }
   changed_.NotifyAll();
@@ -121,29 +161,25 @@ absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::Res
                                              TimePoint deadline) {
   LGPU_ASSIGN_OR_RETURN(const Resizing resizing, StartResize(caller, request, deadline));
   const Lease& lease = resizing.lease;
-  std::vector<LeaseDevice> devices = lease.devices;
-  absl::Status status;
-  for (std::size_t i = 0; i < devices.size() && status.ok(); ++i) {
-    const LeaseDevice before = devices[i];
-    const LeaseDevice& wanted = resizing.wanted[i];
-    // Freed memory may be granted to another device at once, so the journal has the lower sizes before. Added
-    // memory is noted when it exists.
-    devices[i].limit = std::min(before.limit, wanted.limit);
-    devices[i].guarantee = std::min(before.guarantee, wanted.guarantee);
-    NoteDevices(lease.key, devices);
-    status = broker_.ResizeDevice(wanted.id, wanted.limit, wanted.guarantee, deadline);
-    devices[i] = status.ok() ? wanted : before;
+  const absl::Status status = SetAside(resizing, deadline);
+  if (status.ok()) {
+    // From here on nothing is refused. Freed memory may be granted to another device at once, so the journal
+    // has the new sizes before; added memory is set aside already.
+    NoteDevices(lease.key, resizing.wanted);
+    for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+      const LeaseDevice& wanted = resizing.wanted[i];
+      if (!HasSizeOf(wanted, WithLargerGuarantee(lease.devices[i], wanted))) SetSize(wanted);
+    }
   }
-  EndResize(lease.key, devices);
+  EndResize(lease.key);
   for (const SessionId id : lease.live) {
     if (const std::shared_ptr<SessionState> session = sessions_.Find(id); session != nullptr) {
       WriteStats(*session);
     }
   }
-  // Some of its devices may have their new sizes when another one's is refused.
+  LGPU_RETURN_IF_ERROR(status);
   absl::Status saved = Commit();
   if (lease.lasting) saved.Update(SaveLasting());
-  LGPU_RETURN_IF_ERROR(status);
   LGPU_RETURN_IF_ERROR(saved);
   Tell(v1::Event::KIND_LEASE_RESIZED, lease, nullptr, absl::StrCat("lease ", lease.name, " has new limits"));
   return Describe(lease.key);

@@ -1,4 +1,4 @@
-// The journal's record of a lease while the lease is resized.
+// Resizes of leases with several devices: all of them or none, and the journal's record meanwhile.
 
 #include <gtest/gtest.h>
 
@@ -18,6 +18,7 @@
 #include "daemon/server/config.h"
 #include "daemon/server/event_log.h"
 #include "daemon/sessions/session_state.h"
+#include "tests/daemon/daemon_parts.h"
 #include "tests/daemon/temporary_directory.h"
 #include "tests/support/broker_testing.h"
 #include "tests/support/failing_backend.h"
@@ -44,14 +45,40 @@ v1::JournalLease Find(const JournalState& state, const std::string& name) {
   return {};
 }
 
+v1::CreateLeaseRequest TwoDevices(v1::LogicalDeviceSpec::Mode mode, Bytes first, Bytes second) {
+  v1::CreateLeaseRequest request;
+  request.set_lasting(true);
+  request.set_name("two");
+  for (const Bytes limit : {first, second}) {
+    v1::LogicalDeviceSpec& device = *request.add_devices();
+    device.set_memory_limit_bytes(limit.count());
+    device.set_mode(mode);
+  }
+  return request;
+}
+
+v1::ResizeLeaseRequest NewLimits(Bytes first, Bytes second) {
+  v1::ResizeLeaseRequest resize;
+  resize.set_lease("two");
+  for (const Bytes limit : {first, second}) {
+    v1::ResizeLeaseRequest::Device& device = *resize.add_devices();
+    device.set_index(static_cast<std::uint32_t>(resize.devices_size() - 1));
+    device.set_memory_limit_bytes(limit.count());
+  }
+  return resize;
+}
+
 // The daemon dies when another lease has the freed memory: the next daemon must not promise it again.
 TEST(LeaseResizeTest, FreedMemoryIsNotedBeforeItIsGrantedAgain) {
   const TemporaryDirectory directory;
-  std::function<void()> meanwhile;
+  std::function<void()> at_create;
   FailingBackend backend(
       MakeSimulatedBackend({.devices = {SimulatedDevice(0, 64_MiB, "resize")}, .sparse = true}),
-      {.before_create = [&meanwhile] {
-        if (const auto call = std::exchange(meanwhile, nullptr)) call();
+      {.before_create = [&at_create] {
+        // A grant inside of the call makes chunks too.
+        const auto call = std::exchange(at_create, nullptr);
+        if (call) call();
+        if (!at_create) at_create = call;
       }});
   const std::unique_ptr<Journal> journal = std::move(Journal::Open(directory.path(), kBoot)->journal);
   const std::unique_ptr<Broker> broker = *Broker::Create(backend, *journal, AllCardsOf(backend));
@@ -64,14 +91,9 @@ TEST(LeaseResizeTest, FreedMemoryIsNotedBeforeItIsGrantedAgain) {
 
   const Caller root{.uid = 0, .session = nullptr};
   const auto deadline = Clock::now() + std::chrono::seconds(10);
-  v1::CreateLeaseRequest request;
-  request.set_lasting(true);
-  request.set_name("two");
-  for (const Bytes limit : {40_MiB, 8_MiB}) {
-    request.add_devices()->set_memory_limit_bytes(limit.count());
-    request.mutable_devices(request.devices_size() - 1)->set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
-  }
-  ASSERT_TRUE(leases.Create(root, request, deadline).ok());
+  v1::CreateLeaseRequest request = TwoDevices(v1::LogicalDeviceSpec::MODE_PREALLOCATE, 40_MiB, 8_MiB);
+  const absl::StatusOr<v1::Lease> two = leases.Create(root, request, deadline);
+  ASSERT_TRUE(two.ok()) << two.status();
   request.set_name("other");
   request.mutable_devices()->RemoveLast();
   request.mutable_devices(0)->set_mode(v1::LogicalDeviceSpec::MODE_GROWTH);
@@ -85,35 +107,120 @@ TEST(LeaseResizeTest, FreedMemoryIsNotedBeforeItIsGrantedAgain) {
   session.mutable_session()->set_lease_key(key.value);
   journal->Note(session);
 
-  // The first device is smaller by now, and chunks are made for the second one.
+  // Chunks are made for the second device while the first has all of its memory, and for the first one when
+  // it is smaller: a chunk of it was too large.
+  std::optional<JournalState> before;
   Broker::GrowAnswer granted;
   std::optional<JournalState> seen;
-  meanwhile = [&] {
-    granted = broker->Grow({.session = SessionId{1},
-                            .device = LogicalId{other->devices(0).id()},
-                            .at_least = 24_MiB,
-                            .wanted = 24_MiB,
-                            .asked_at = Clock::now(),
-                            .deadline = Clock::now()});
-    seen = Read(directory);
+  at_create = [&] {
+    if (broker->Find(LogicalId{two->devices(0).id()})->limit == 40_MiB) {
+      before = Read(directory);
+    } else if (!seen) {
+      granted = broker->Grow({.session = SessionId{1},
+                              .device = LogicalId{other->devices(0).id()},
+                              .at_least = 24_MiB,
+                              .wanted = 24_MiB,
+                              .asked_at = Clock::now(),
+                              .deadline = Clock::now()});
+      seen = Read(directory);
+    }
   };
-  v1::ResizeLeaseRequest resize;
-  resize.set_lease("two");
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    v1::ResizeLeaseRequest::Device& device = *resize.add_devices();
-    device.set_index(i);
-    device.set_memory_limit_bytes((i == 0 ? 8_MiB : 16_MiB).count());
-  }
-  const absl::StatusOr<v1::Lease> resized = leases.Resize(root, resize, deadline);
+  const absl::StatusOr<v1::Lease> resized = leases.Resize(root, NewLimits(16_MiB, 16_MiB), deadline);
   EXPECT_TRUE(resized.ok()) << resized.status();
+  ASSERT_TRUE(before.has_value());
+  const v1::JournalLease unchanged = Find(*before, "two");
+  EXPECT_EQ(Bytes(unchanged.devices(0).limit_bytes()), 40_MiB) << "the resize may still be refused";
+  EXPECT_EQ(Bytes(unchanged.devices(1).limit_bytes()), 8_MiB);
   EXPECT_TRUE(granted.status.ok()) << granted.status;
   ASSERT_TRUE(seen.has_value());
   EXPECT_FALSE(seen->chunks().empty());
   const v1::JournalLease noted = Find(*seen, "two");
-  EXPECT_EQ(Bytes(noted.devices(0).limit_bytes()), 8_MiB);
-  EXPECT_EQ(Bytes(noted.devices(1).limit_bytes()), 8_MiB);  // a raised limit is noted when it is in force
+  EXPECT_EQ(Bytes(noted.devices(0).limit_bytes()), 16_MiB);
+  EXPECT_EQ(Bytes(noted.devices(1).limit_bytes()), 16_MiB);
   broker->ReturnAll(SessionId{1});
 }
+
+// A lease of two devices of 16 MiB on a card of 64 MiB.
+class RefusedResizeTest : public ::testing::TestWithParam<v1::LogicalDeviceSpec::Mode> {
+ protected:
+  RefusedResizeTest() {
+    const absl::StatusOr<v1::Lease> made =
+        parts_.leases().Create(root_, TwoDevices(GetParam(), 16_MiB, 16_MiB), DaemonParts::Soon());
+    EXPECT_TRUE(made.ok()) << made.status();
+    free_ = parts_.FreeOfCard();
+  }
+  /// The lease, its devices in the broker, the journal and the card are as they were.
+  void ExpectUnchanged() {
+    const absl::StatusOr<v1::Lease> lease = parts_.leases().Get(root_, "two");
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    ASSERT_EQ(parts_.opened().journal->Commit(), absl::OkStatus());
+    const v1::JournalLease noted = Find(Read(directory_), "two");
+    const Bytes guarantee = GetParam() == v1::LogicalDeviceSpec::MODE_PREALLOCATE ? 16_MiB : Bytes();
+    for (int i = 0; i < 2; ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_EQ(Bytes(lease->devices(i).memory_limit_bytes()), 16_MiB);
+      EXPECT_EQ(Bytes(lease->devices(i).guarantee_bytes()), guarantee);
+      EXPECT_EQ(Bytes(noted.devices(i).limit_bytes()), 16_MiB);
+      EXPECT_EQ(Bytes(noted.devices(i).guarantee_bytes()), guarantee);
+      const auto device = parts_.broker().Find(LogicalId{lease->devices(i).id()});
+      ASSERT_TRUE(device.has_value());
+      EXPECT_EQ(device->limit, 16_MiB);
+      EXPECT_EQ(device->guarantee, guarantee);
+      EXPECT_EQ(device->held, guarantee);
+    }
+    EXPECT_EQ(parts_.FreeOfCard(), free_) << "nothing stays set aside";
+    EXPECT_EQ(parts_.broker().CheckInvariants(), absl::OkStatus());
+  }
+
+  const TemporaryDirectory directory_;
+  DaemonParts parts_{directory_.path()};
+  const Caller root_{.uid = 0, .session = nullptr};
+  Bytes free_;
+};
+
+TEST_P(RefusedResizeTest, ChangesNoDeviceWhereTheCardHasNoRoomForTheLastOne) {
+  v1::ResizeLeaseRequest resize = NewLimits(40_MiB, 40_MiB);
+  if (GetParam() == v1::LogicalDeviceSpec::MODE_GROWTH) {
+    for (v1::ResizeLeaseRequest::Device& device : *resize.mutable_devices()) {
+      device.set_guarantee_bytes((40_MiB).count());
+    }
+  }
+  const absl::Status refused = parts_.leases().Resize(root_, resize, Clock::now()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  ExpectUnchanged();
+  for (v1::ResizeLeaseRequest::Device& device : *resize.mutable_devices()) {
+    device.set_memory_limit_bytes((24_MiB).count());
+    if (device.has_guarantee_bytes()) device.set_guarantee_bytes((24_MiB).count());
+  }
+  EXPECT_TRUE(parts_.leases().Resize(root_, resize, Clock::now()).ok()) << "the next one is free to start";
+  EXPECT_EQ(parts_.FreeOfCard(), 16_MiB);
+}
+
+TEST_P(RefusedResizeTest, ChangesNoDeviceWhereTheLastOneCanNeverHaveItsSize) {
+  const v1::ResizeLeaseRequest resize = NewLimits(8_MiB, 128_MiB);
+  const absl::Status refused = parts_.leases().Resize(root_, resize, Clock::now()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  ExpectUnchanged();
+}
+
+TEST_P(RefusedResizeTest, ChangesNoDeviceThatWasToBeSmaller) {
+  v1::ResizeLeaseRequest resize = NewLimits(8_MiB, 60_MiB);
+  if (GetParam() == v1::LogicalDeviceSpec::MODE_GROWTH) {
+    // Another lease has the memory that the second device would need.
+    v1::CreateLeaseRequest other = TwoDevices(v1::LogicalDeviceSpec::MODE_PREALLOCATE, 32_MiB, 8_MiB);
+    other.set_name("other");
+    ASSERT_TRUE(parts_.leases().Create(root_, other, DaemonParts::Soon()).ok());
+    free_ = parts_.FreeOfCard();
+    resize.mutable_devices(1)->set_guarantee_bytes((60_MiB).count());
+  }
+  const absl::Status refused = parts_.leases().Resize(root_, resize, Clock::now()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  ExpectUnchanged();
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, RefusedResizeTest,
+                         ::testing::Values(v1::LogicalDeviceSpec::MODE_GROWTH,
+                                           v1::LogicalDeviceSpec::MODE_PREALLOCATE));
 
 }  // namespace
 }  // namespace lgpu::daemon
