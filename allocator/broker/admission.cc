@@ -139,10 +139,6 @@ bool Admission::IsBeingMade(const Waiter& waiter) const {
 void Admission::AdmitCharge(WaiterId id, Waiter& waiter) {
   const CardId card = waiter.charge->card;
   const LeaseKey lease = tables_.sessions.at(waiter.spec.session).lease;
-  if (charges_.FitsHeld(waiter.spec.session, card, waiter.charge->bytes)) {
-    BookFor(waiter, {});
-    return;
-  }
   Ledger::Split split = charges_.SplitOf(waiter);
   while (split.verdict.shortage != Ledger::Shortage::kNone) {
     const bool under_limit = split.verdict.shortage == Ledger::Shortage::kLimit;

@@ -76,7 +76,8 @@ absl::Status Broker::Uncharge(SessionId session, const std::string& card_uuid, B
     return absl::InvalidArgumentError(
         absl::StrCat("Uncharge of card \"", card_uuid, "\", of which the session has charged nothing"));
   }
-  if (core.charges.Uncharge(session, *card, bytes)) core.scheduler.Serve(*card);
+  // Without a granule for other sessions, the rest of the last one may be enough for a request of this one.
+  if (core.charges.Uncharge(session, *card, bytes) || !entry->waiting.empty()) core.scheduler.Serve(*card);
   return absl::OkStatus();
 }
 

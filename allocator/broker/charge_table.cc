@@ -16,13 +16,13 @@ constexpr std::uint64_t kAllowanceShare = 8;
 }  // namespace
 
 Ledger::Split ChargeTable::SplitOf(const Waiter& waiter) const {
-  const LeaseKey lease = tables_.sessions.at(waiter.spec.session).lease;
-  return tables_.ledger.CheckSplit(tables_.DevicesOn(lease, waiter.charge->card), waiter.spec.at_least);
-}
-
-bool ChargeTable::FitsHeld(SessionId session, CardId card, Bytes bytes) const {
-  const CardCharge& charge = tables_.sessions.at(session).charges.at(card);
-  return SaturatingAdd(charge.lent, bytes) <= charge.HeldInAll();
+  const CardId card = waiter.charge->card;
+  const SessionEntry& session = tables_.sessions.at(waiter.spec.session);
+  const CardCharge& charge = session.charges.at(card);
+  const Bytes granules = RoundUp(SaturatingAdd(charge.lent, waiter.charge->bytes), tables_.GranuleOf(card));
+  const Bytes lacking = SaturatingSub(granules, charge.HeldInAll());
+  if (lacking.is_zero()) return {};
+  return tables_.ledger.CheckSplit(tables_.DevicesOn(session.lease, card), lacking);
 }
 
 void ChargeTable::Open(SessionId id, CardId card) {

@@ -18,10 +18,9 @@ class ChargeTable {
  public:
   explicit ChargeTable(BrokerTables& tables) : tables_(tables) {}
 
-  /// How a charge that waits or is asked for would be taken from the devices of its lease.
+  /// How a charge that waits or is asked for would be taken from the devices of its lease: the granules that
+  /// it needs beside the rest of those that its session holds on the card. No parts: that rest is enough.
   Ledger::Split SplitOf(const Waiter& waiter) const;
-  /// Whether `bytes` more fit into the granules that the session holds on the card already.
-  bool FitsHeld(SessionId session, CardId card, Bytes bytes) const;
   /// The session may be lent memory of the card.
   void Open(SessionId session, CardId card);
   /// The session has the bytes from here on, in `parts`.

@@ -17,7 +17,7 @@ namespace lgpu {
 /// A ChargeWish is what a Waiter has beside its GrowSpec if it is a charge.
 struct ChargeWish {
   CardId card;
-  Bytes bytes;  // spec.at_least has them in whole granules
+  Bytes bytes;  // spec.at_least has them in whole granules, as if the session held none
   std::string what;
   Broker::TimePoint card_deadline;
   bool is_retry = false;  // the driver refused it: memory that the card reports as used may come back

@@ -235,14 +235,12 @@ class Runner {
   Answer Charge(Program& program, std::size_t card, Bytes bytes) {
     Account& account = program.accounts[card];
     Parts parts;
-    if (account.lent + bytes <= SumOf(account.held)) {
-      Book(account, bytes, {});
-      return Answer::kGranted;
-    }
-    Answer answer = Verdict(program, card, RoundUp(bytes, kUnit), parts);
+    // What the blocks that it holds have left is its first.
+    const auto lacking = [&] { return RoundUp(account.lent + bytes, kUnit) - SumOf(account.held); };
+    Answer answer = Verdict(program, card, lacking(), parts);
     while (answer != Answer::kGranted &&
            TakeBack(card, answer == Answer::kCard ? LeaseKey() : program.lease)) {
-      answer = Verdict(program, card, RoundUp(bytes, kUnit), parts);
+      answer = Verdict(program, card, lacking(), parts);
     }
     if (answer == Answer::kGranted) Book(account, bytes, parts);
     return answer;

@@ -149,6 +149,40 @@ TEST_F(BrokerChargesTest, ChargesCountUpToTheLimitAndNoFurther) {
   EXPECT_TRUE(Charges(session, 6_MiB));
 }
 
+TEST_F(BrokerChargesTest, AChargeThatFitsWithTheRestOfAGranuleIsGranted) {
+  const LogicalId device = Device(46_MiB);
+  const SessionId session = Session(1);
+  EXPECT_TRUE(Charges(session, 1_MiB));
+  EXPECT_TRUE(Charges(session, 44_MiB + 1_B));
+  EXPECT_EQ(Held(device), 46_MiB);
+  const std::optional<Refusal> refusal = GetRefusal(Refused(Charge(session, 1_MiB)));
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->reason, RefusalReason::kLimit);
+  EXPECT_EQ(refusal->held, 46_MiB);
+  EXPECT_TRUE(Charges(session, 1_MiB - 1_B));
+  EXPECT_EQ(Held(device), 46_MiB);
+}
+
+TEST_F(BrokerChargesTest, AChargeThatWaitsIsServedFromGranulesThatItsSessionHolds) {
+  Device(4_GiB);
+  const LogicalId other = Device(4_GiB, kOther);
+  wakers_[1] = std::make_shared<FlagWaker>();
+  const SessionId session = Session(1);
+  const SessionId client = Session(2, kOther);
+  EXPECT_TRUE(Charges(session, 3_MiB + 512_KiB));
+  Uncharge(session, words_[1]->free());
+  words_[1]->Free(0) = 0;
+  ASSERT_FALSE(Grow(client, other, CardFree()).chunks.empty());
+  const Broker::GrowAnswer waits = Charge(session, 1_MiB, std::chrono::seconds(10));
+  ASSERT_TRUE(waits.wait.has_value());
+  wakers_[1]->Clear();
+  Uncharge(session, 1_MiB);  // no granule comes back, and the rest of the last one is enough
+  EXPECT_TRUE(wakers_[1]->woken());
+  const Broker::GrowAnswer granted = broker_->Continue(*waits.wait);
+  EXPECT_TRUE(granted.lent.has_value()) << granted.status;
+  EXPECT_EQ(broker_->Held(session), 4_MiB);
+}
+
 TEST_F(BrokerChargesTest, WrongRequestsHaveTheirErrors) {
   Device(8_MiB);
   const SessionId session = Session(1);

@@ -44,9 +44,24 @@ class ChargeTableTest : public TablesFixture {
 TEST_F(ChargeTableTest, AChargeIsHeldInWholeGranules) {
   Book(3_MiB);
   EXPECT_EQ(Held(), 4_MiB);
-  EXPECT_TRUE(charges_.FitsHeld(kSession, card_, 1_MiB));
-  EXPECT_FALSE(charges_.FitsHeld(kSession, card_, 2_MiB));
   EXPECT_EQ(log_.charged(kSession, devices_[0]), 4_MiB);
+  ExpectInStep();
+}
+
+TEST_F(ChargeTableTest, AChargeTakesTheRestOfItsSessionsLastGranuleFirst) {
+  Book(3_MiB);
+  EXPECT_TRUE(charges_.SplitOf(Request(1_MiB)).parts.empty());
+  for (const Bytes bytes : {1_MiB + 1_B, 2_MiB, 3_MiB}) {
+    SCOPED_TRACE(FormatBytes(bytes));
+    const Ledger::Split split = charges_.SplitOf(Request(bytes));
+    ASSERT_EQ(split.parts.size(), 1u);
+    EXPECT_EQ(split.parts[0].second, 2_MiB);
+  }
+  Book(1_MiB);
+  EXPECT_EQ(Held(), 4_MiB);
+  Book(60_MiB);
+  EXPECT_EQ(Held(), 64_MiB) << "both devices are full";
+  EXPECT_EQ(charges_.SplitOf(Request(1_B)).verdict.shortage, Ledger::Shortage::kLimit);
   ExpectInStep();
 }
 
