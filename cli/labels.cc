@@ -10,7 +10,12 @@ namespace lgpu::cli {
 
 absl::StatusOr<v1::Label> ParseLabel(const std::string& text) {
   const std::size_t at = text.find('=');
-  if (at == std::string::npos || at == 0) {
+  if (at == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--label ", Printable(text),
+                     ": a label begins with its key, not with '='\ntry: --label team=vision"));
+  }
+  if (at == std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--label ", Printable(text), ": a label has a key and a value\ntry: --label team=vision"));
   }

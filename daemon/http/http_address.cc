@@ -2,11 +2,15 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -17,6 +21,19 @@ bool IsLoopback(const std::string& host) {
   if (host == "localhost") return true;
   if (::inet_pton(AF_INET, host.c_str(), &four) == 1) return (ntohl(four.s_addr) >> 24U) == 127;
   return ::inet_pton(AF_INET6, host.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+bool NamesLoopback(const std::string& host_header) {
+  const bool is_bracketed = absl::StartsWith(host_header, "[");
+  const std::size_t end = is_bracketed ? host_header.find(']') : host_header.find(':');
+  if (is_bracketed && end == std::string::npos) return false;
+  const std::string host = is_bracketed ? host_header.substr(1, end - 1) : host_header.substr(0, end);
+  absl::string_view rest = host_header;
+  rest.remove_prefix(is_bracketed ? end + 1 : host.size());
+  const bool has_port = absl::ConsumePrefix(&rest, ":");
+  const bool is_port = std::all_of(rest.begin(), rest.end(),
+                                   [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
+  return (has_port ? is_port : rest.empty()) && IsLoopback(absl::AsciiStrToLower(host));
 }
 
 absl::StatusOr<HttpAddress> ParseHttpAddress(const std::string& text) {

@@ -19,6 +19,10 @@ struct HttpAddress {
 /// Whether a host (a name or an address) is this machine only.
 bool IsLoopback(const std::string& host);
 
+/// Whether a header Host names this machine only: a loopback host, in brackets where it is an IPv6 address,
+/// and nothing behind it but a port.
+bool NamesLoopback(const std::string& host_header);
+
 /// Reads "127.0.0.1:9400", "[::1]:9400", "localhost:9400", or a port alone: "9400" is 127.0.0.1:9400.
 /// INVALID_ARGUMENT for anything else.
 absl::StatusOr<HttpAddress> ParseHttpAddress(const std::string& text);

@@ -51,14 +51,6 @@ bool HasToken(const std::string& authorization, const std::string& token) {
          SameToken(std::string(absl::StripAsciiWhitespace(authorization.substr(blank))), token);
 }
 
-// A page of another site must not read this one by a name of its own for 127.0.0.1.
-bool IsLocalName(std::string host) {
-  const bool bracketed = absl::StartsWith(host, "[");
-  const std::size_t end = bracketed ? host.find(']') : host.find(':');
-  host = bracketed ? host.substr(1, end == std::string::npos ? end : end - 1) : host.substr(0, end);
-  return IsLoopback(absl::AsciiStrToLower(host));
-}
-
 // Of an answer that the library made itself.
 absl::Status WhyOf(int status, const httplib::Request& request) {
   switch (status) {
@@ -187,7 +179,8 @@ class HttpServer::Impl {
       Fail(response, 401, absl::UnauthenticatedError("this needs the header Authorization: Bearer TOKEN"));
       return Response::Handled;
     }
-    if (local && token_.empty() && !IsLocalName(request.get_header_value("Host"))) {
+    // A page of another site must not read this one by a name of its own for 127.0.0.1.
+    if (local && token_.empty() && !NamesLoopback(request.get_header_value("Host"))) {
       Fail(response, 403, absl::PermissionDeniedError("the header Host names no loopback address"));
       return Response::Handled;
     }

@@ -86,6 +86,11 @@ absl::Status CheckLabel(const std::string& label) {
                                                    " printable characters; this one has ", label.size(),
                                                    " bytes"));
   }
+  if (absl::StartsWith(label, "=")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a device cannot be named ", label,
+                     ": programs that read tables take it for a formula; leave the '=' out"));
+  }
   return absl::OkStatus();
 }
 
@@ -217,6 +222,10 @@ absl::Status CheckLeaseName(const std::string& name) {
   if (name.front() == '-') {
     return absl::InvalidArgumentError(
         absl::StrCat("a lease cannot be named ", name, ": the command line would read it as a flag"));
+  }
+  if (name == "." || name == "..") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a lease cannot be named ", name, ": the word names a directory; choose another name"));
   }
   // Words that name a lease or a GPU must not be taken for the other kind.
   const bool is_number = std::all_of(

@@ -78,7 +78,7 @@ absl::Status WasRemoved(const std::string& lease_name);
 /// The holdings of a plan, with the lease that it makes.
 Holdings HoldingsOf(const std::vector<PlannedDevice>& plan);
 
-/// INVALID_ARGUMENT for a device's name that is too long or not printable.
+/// INVALID_ARGUMENT for a device's name that is too long or not printable, or that begins with '='.
 absl::Status CheckLabel(const std::string& label);
 
 /// Chooses cards: the named one (a uuid or a unique prefix), else the one with most room among the
@@ -99,7 +99,8 @@ absl::Status CheckFitsEmptyCards(const v1::CreateLeaseRequest& request,
 std::string DefaultLeaseName(std::uint64_t number);
 
 /// INVALID_ARGUMENT for a name that is not 1 to 63 letters, digits, '-', '_' or '.', that begins with '-' as
-/// a flag does, or that looks like the id of a lease or of a GPU: a number, "l-...", "gpu-...", "mig-...".
+/// a flag does, that names a directory ("." and ".."), or that looks like the id of a lease or of a GPU: a
+/// number, "l-...", "gpu-...", "mig-...".
 absl::Status CheckLeaseName(const std::string& name);
 
 }  // namespace lgpu::daemon

@@ -45,6 +45,11 @@ absl::Status CheckLabels(const v1::Management& request) {
   }
   std::set<std::string> keys;
   for (const v1::Label& label : request.labels()) {
+    if (label.key().empty() || label.key().front() == '=') {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "label \"", AsUtf8(label.key().substr(0, 80)), "=", AsUtf8(label.value().substr(0, 80)),
+          "\" begins with '=': write a key before it, as in team=vision"));
+    }
     if (!IsLabelKey(label.key()) || !IsLabelValue(label.value())) {
       return absl::InvalidArgumentError(
           absl::StrCat("label \"", AsUtf8(label.key().substr(0, 80)), "\": a key is 1 to ",

@@ -11,9 +11,23 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "daemon/http/http_address.h"
 
 namespace lgpu::daemon {
 namespace {
+
+TEST(HttpAddressTest, AHostHeaderNamesThisMachineAndAPortOrNothingBehindIt) {
+  for (const char* const host :
+       {"localhost", "LocalHost:80", "127.0.0.1", "127.1.2.3:9400", "[::1]", "[::1]:9400"}) {
+    EXPECT_TRUE(NamesLoopback(host)) << host;
+  }
+  for (const char* const host :
+       {"", "evil.example", "[::1].evil.example", "[::1]evil", "[::1]:80.evil.example", "[::1", "::1",
+        "localhost.evil.example", "localhost:evil.example", "127.0.0.1.evil.example",
+        "127.0.0.1:80@evil.example", "192.0.2.1", "[2001:db8::1]"}) {
+    EXPECT_FALSE(NamesLoopback(host)) << host;
+  }
+}
 
 // Of eight places one user alone has four, and of two threads one. No connection goes for being slow.
 constexpr BoundedServer::Bounds kBounds{.request = std::chrono::minutes(1),

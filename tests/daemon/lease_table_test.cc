@@ -63,6 +63,29 @@ TEST_F(LeaseTableTest, AUserHasANameOnceAndTwoUsersMayShareIt) {
   EXPECT_THAT(std::string(ambiguous.message()), HasSubstr("2 users have a lease named train"));
 }
 
+TEST_F(LeaseTableTest, ANameOfADirectoryIsRefused) {
+  for (const char* const name : {".", ".."}) {
+    const absl::Status refused = Create(anna_, name).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("names a directory"));
+  }
+  EXPECT_TRUE(Create(anna_, "...").ok());
+  EXPECT_TRUE(Create(anna_, ".train").ok());
+}
+
+TEST_F(LeaseTableTest, ADevicesNameThatBeginsAsAFormulaIsRefused) {
+  v1::CreateLeaseRequest request;
+  request.set_lasting(true);
+  v1::LogicalDeviceSpec& device = *request.add_devices();
+  device.set_memory_limit_bytes((8_MiB).count());
+  device.set_name("=1+1");
+  const absl::Status refused = leases_.Create(anna_, request, DaemonParts::Soon()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("a device cannot be named =1+1"));
+  device.set_name("a=1");
+  EXPECT_TRUE(leases_.Create(anna_, request, DaemonParts::Soon()).ok());
+}
+
 TEST_F(LeaseTableTest, ARemovedLeaseIsGoneAndItsNameIsFree) {
   ASSERT_TRUE(Create(anna_, "train").ok());
   EXPECT_EQ(leases_.Remove(anna_, "train", DaemonParts::Soon()), absl::OkStatus());

@@ -32,6 +32,18 @@ TEST(ManagementTest, TimeCountsFromTheRequestOnAndIsToldAsTheRest) {
   EXPECT_EQ(ParseManagement(request, kNow).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ManagementTest, ALabelThatBeginsWithAnEqualsSignIsRefused) {
+  for (const char* const key : {"", "=team"}) {
+    v1::Management request;
+    v1::Label& label = *request.add_labels();
+    label.set_key(key);
+    label.set_value("vision");
+    const absl::Status refused = ParseManagement(request, kNow).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("begins with '='"));
+  }
+}
+
 TEST(ManagementTest, TheJournalKeepsAllOfIt) {
   v1::Management request;
   v1::Label& label = *request.add_labels();

@@ -208,6 +208,8 @@ TEST_F(HttpTest, ErrorsHaveTheirCode) {
 TEST_F(HttpTest, AForeignHostNameAndAMissingTokenAreRefused) {
   StartWithHttp();
   Get("/metrics", 403, {{"Host", "evil.example"}});
+  Get("/metrics", 403, {{"Host", "[::1].evil.example"}});
+  Get("/metrics", 200, {{"Host", "[::1]:1"}});
   Get("/metrics", 200, {{"Host", "localhost:1"}});
   Get("/metrics", 200, {{"Host", "LocalHost:1"}});
   ASSERT_EQ(daemon_->Stop(), 0);
