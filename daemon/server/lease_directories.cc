@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -25,6 +26,9 @@ namespace {
 // As of the sockets that serve all leases.
 constexpr int kLeaseBacklog = 64;
 constexpr int kAcceptPauseMs = 50;
+constexpr char kSessionSocket[] = "session.sock";
+constexpr char kControlSocket[] = "control.sock";
+constexpr std::array kSockets = {kSessionSocket, kControlSocket};
 
 // Only root can enter the folder above, so a process that reaches this one was given it: any user may
 // connect.
@@ -44,6 +48,14 @@ bool OpenToAll(const std::string& path) {
   struct stat info = {};
   return node && ::fstat(node.get(), &info) == 0 && S_ISSOCK(info.st_mode) &&
          ::chmod(absl::StrCat("/proc/self/fd/", node.get()).c_str(), 0666) == 0;
+}
+
+/// Removes a lease's folder with the sockets that lgpud made there. OK: it is gone. A container may have put
+/// other files in it, however many and however deep: these stay, and the folder with them.
+absl::Status RemoveFolder(const std::string& path) {
+  for (const char* const socket : kSockets) ::unlink(absl::StrCat(path, "/", socket).c_str());
+  if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", path));
 }
 
 absl::StatusOr<UniqueFd> Listen(const std::string& path, int type) {
@@ -83,8 +95,10 @@ absl::StatusOr<std::string> LeaseDirectories::Open(const LeaseTable::WithDirecto
   LGPU_RETURN_IF_ERROR(CheckSocketPath(served->path));
   LGPU_RETURN_IF_ERROR(MakeFolder(parent_, 0700));
   LGPU_RETURN_IF_ERROR(MakeFolder(served->path, 0755));
-  LGPU_ASSIGN_OR_RETURN(served->session, Listen(served->path + "/session.sock", SOCK_SEQPACKET));
-  LGPU_ASSIGN_OR_RETURN(served->control, Listen(served->path + "/control.sock", SOCK_STREAM));
+  LGPU_ASSIGN_OR_RETURN(served->session,
+                        Listen(absl::StrCat(served->path, "/", kSessionSocket), SOCK_SEQPACKET));
+  LGPU_ASSIGN_OR_RETURN(served->control,
+                        Listen(absl::StrCat(served->path, "/", kControlSocket), SOCK_STREAM));
   const std::string path = served->path;
   served_.emplace(lease.id, std::move(served));
   waker_->Wake();
@@ -107,7 +121,12 @@ std::vector<LeaseKey> LeaseDirectories::RemoveEnded(const LeaseTable& leases) {
   if (!removed.empty()) waker_->Wake();
   std::error_code error;
   for (const auto& folder : std::filesystem::directory_iterator(parent_, error)) {
-    if (!kept.contains(folder.path().filename().string())) std::filesystem::remove_all(folder.path(), error);
+    const std::string id = folder.path().filename().string();
+    if (kept.contains(id)) continue;
+    const absl::Status gone = RemoveFolder(folder.path().string());
+    if (gone.ok() || !left_.insert(id).second) continue;
+    spdlog::warn("{}: lgpud leaves the files of another program there; remove them by hand",
+                 std::string(gone.message()));
   }
   return removed;
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,9 @@ class LeaseDirectories {
 
   /// Makes the folder and listens there, or finds that done; its path.
   absl::StatusOr<std::string> Open(const LeaseTable::WithDirectory& lease);
-  /// Removes the folders of leases that have ended, those of earlier daemons too. Gives these leases. The
-  /// folder of a lease that waits in the file of lasting leases stays: a later daemon serves it again.
+  /// Removes the folders of leases that have ended, those of earlier daemons too, with the sockets in them.
+  /// Gives these leases. A folder with other files stays, and the log says so once. The folder of a lease
+  /// that waits in the file of lasting leases stays: a later daemon serves it again.
   std::vector<LeaseKey> RemoveEnded(const LeaseTable& leases);
   /// No handler runs after this.
   void Stop();
@@ -68,6 +70,7 @@ class LeaseDirectories {
   Mutex mutex_;
   /// By id. The thread shares the entries that it polls, so that no descriptor is closed under it.
   std::map<std::string, std::shared_ptr<const Served>> served_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> left_ ABSL_GUARDED_BY(mutex_);  // folders that cannot be removed and are in the log
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_;
 };
