@@ -164,6 +164,10 @@ void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool s
   });
 }
 
+bool Reclaimer::HasGrace(const Draining& entry) {
+  return !entry.is_over && !entry.session->process().IsGone() && Clock::now() < entry.grace_ends;
+}
+
 bool Reclaimer::HasNoCharges(const Draining& entry) const {
   const Process& process = entry.session->process();
   if (process.IsGone()) return true;
@@ -240,9 +244,10 @@ void Reclaimer::Run() {
         leases_.TellUnreturned(*session, unreturned.bytes);
       }
     }
-    Finish(draining, /*were_absent=*/false, stopping);
-    Finish(draining, /*were_absent=*/true, stopping);
-    if (stopping) return;
+    const bool ends = stopping && std::none_of(draining.begin(), draining.end(), HasGrace);
+    Finish(draining, /*were_absent=*/false, ends);
+    Finish(draining, /*were_absent=*/true, ends);
+    if (ends) return;
     if (!FindUnmapped(draining)) WaitForWork(draining, !confirmed);
   }
 }

@@ -44,7 +44,8 @@ class Reclaimer {
   void Adopt(std::shared_ptr<SessionState> session);
   /// An absent session does not come back: its process is gone (then it has no grace), or cannot be watched.
   void EndAbsent(std::shared_ptr<SessionState> session, bool is_gone);
-  /// Stops waiting for processes: frees the memory that is left and ends the thread.
+  /// Waits until the last session has had its grace, or its process is gone. Then frees the memory that is
+  /// left and ends the thread.
   void Stop();
 
  private:
@@ -70,6 +71,8 @@ class Reclaimer {
   /// One search of /proc serves all sessions that were absent; the other sessions are handled before it.
   void Finish(std::vector<Draining>& draining, bool were_absent, bool stopping);
   void TakeOut(SessionState& session);
+  /// The program of a lost session lives and may still use its memory.
+  static bool HasGrace(const Draining& entry);
   /// Charged memory is the program's own: it is back when the process is gone, or maps the client page no
   /// more (FindUnmapped), and the driver lists none of it.
   bool HasNoCharges(const Draining& entry) const;

@@ -95,14 +95,26 @@ TEST_F(ReclaimerTest, ASessionWhoseProcessLivesIsFreeAfterTheGrace) {
   EXPECT_TRUE(Eventually([&] { return IsFree(); }));
 }
 
-TEST_F(ReclaimerTest, ASessionInItsGraceKeepsItsMemoryUntilStop) {
+TEST_F(ReclaimerTest, ASessionInItsGraceKeepsItsMemoryWhileTheDaemonStops) {
   Start(std::chrono::hours(1));
   const std::shared_ptr<SessionState> session = StartSession();
   Lose(session);
+  std::thread stopping([this] { reclaimer_->Stop(); });
   std::this_thread::sleep_for(milliseconds(100));
   EXPECT_EQ(parts_.broker().Held(session->id()), 8_MiB);
   EXPECT_EQ(parts_.sessions().size(), 1u);
+  child_.Kill();
+  stopping.join();
+  EXPECT_TRUE(IsFree());
+}
+
+TEST_F(ReclaimerTest, AStopWaitsNoLongerThanTheGrace) {
+  constexpr milliseconds kGrace(200);
+  Start(kGrace);
+  const auto lost_at = std::chrono::steady_clock::now();
+  Lose(StartSession());
   reclaimer_->Stop();
+  EXPECT_GE(std::chrono::steady_clock::now() - lost_at, kGrace);
   EXPECT_TRUE(IsFree());
 }
 
