@@ -59,7 +59,10 @@ class RmCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     std::vector<std::pair<std::string, v1::RemoveLeaseRequest>> wanted;
     for (const std::string& lease : leases_) {
-      wanted.emplace_back(lease, v1::RemoveLeaseRequest()).second.set_lease(lease);
+      v1::RemoveLeaseRequest& request = wanted.emplace_back(lease, v1::RemoveLeaseRequest()).second;
+      request.set_lease(lease);
+      // From the removal on programs have a second to use their memory: SIGTERM comes at its beginning.
+      request.set_at_once(kill_);
     }
     if (!request_id_.empty()) {
       wanted.emplace_back(request_id_, v1::RemoveLeaseRequest()).second.set_request_id(request_id_);

@@ -292,7 +292,8 @@ grpc::ServerUnaryReactor* ControlService::RemoveLease(Context* context, const v1
                   }
                   v1::RemoveLeaseResponse removed;
                   if (!request->lease().empty()) {
-                    LGPU_RETURN_IF_ERROR(parts_.leases.Remove(caller, request->lease(), Deadline(*context)));
+                    const Clock::time_point until = request->at_once() ? Clock::now() : Deadline(*context);
+                    LGPU_RETURN_IF_ERROR(parts_.leases.Remove(caller, request->lease(), until));
                     return removed;
                   }
                   LGPU_ASSIGN_OR_RETURN(
