@@ -39,6 +39,7 @@ install(CODE "set(LGPU_SOURCE ${PROJECT_SOURCE_DIR})\nset(LGPU_BUILD ${PROJECT_B
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallUnits.cmake COMPONENT lgpud)
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.socket DESTINATION lib/systemd/system COMPONENT lgpud)
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpu.sysusers DESTINATION lib/sysusers.d RENAME lgpu.conf COMPONENT lgpud)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpu.tmpfiles DESTINATION lib/tmpfiles.d RENAME lgpu.conf COMPONENT lgpud)
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.toml ${PROJECT_SOURCE_DIR}/packaging/prometheus/lgpu-alerts.yml
               ${PROJECT_SOURCE_DIR}/packaging/grafana/lgpu.json
         DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples COMPONENT lgpud)

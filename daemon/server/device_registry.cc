@@ -19,6 +19,7 @@
 #include "allocator/device/simulated/simulated_memory.h"
 #include "allocator/device/simulated/simulated_spec.h"
 #include "base/nvidia_driver.h"
+#include "daemon/leases/users.h"
 #include "daemon/server/lock_file.h"
 #include "lgpu/status.h"
 #include "lgpu/visibility.h"
@@ -64,6 +65,19 @@ PhysicalDevice HiddenDevice(const Nvml::Device& known) {
   return device;
 }
 
+std::string OwnerOf(const std::string& path) {
+  struct stat info = {};
+  return ::lstat(path.c_str(), &info) == 0 ? " of user " + UserName(info.st_uid) : "";
+}
+
+// The system's daemon mends a directory that a user made first: its owner could keep root out, as root's
+// service has no right to pass over modes, and could replace the locks of other daemons.
+void MendLockDir(int directory) {
+  struct stat info = {};
+  if (::geteuid() != 0 || ::fstat(directory, &info) != 0 || info.st_uid == 0) return;
+  if (::fchown(directory, 0, 0) == 0) ::fchmod(directory, 01777);
+}
+
 // Every user's daemons meet here, so the directory is open to all, sticky as /tmp is.
 absl::StatusOr<UniqueFd> OpenLockDir(const std::string& path) {
   std::error_code error;
@@ -75,29 +89,35 @@ absl::StatusOr<UniqueFd> OpenLockDir(const std::string& path) {
   }
   UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!directory) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the directory for locks on cards ", path));
+    const int failure = errno;
+    return absl::ErrnoToStatus(
+        failure, absl::StrCat("cannot open the directory for locks on cards ", path, OwnerOf(path)));
   }
+  MendLockDir(directory.get());
   return directory;
 }
 
-absl::Status Serve(int lock_dir, const Config& config, DeviceRegistry::Card& card) {
-  absl::StatusOr<UniqueFd> lock = LockFile(lock_dir, card.device.uuid + ".lock", 0666);
-  if (absl::IsAlreadyExists(lock.status())) {
-    const std::string owner(lock.status().message());
-    card.not_served_because = absl::StrCat("owned by ", owner.empty() ? "another lgpud" : owner);
-    return absl::OkStatus();
+// A card that cannot be locked is not served. It keeps no other card from being served.
+void Serve(const absl::StatusOr<UniqueFd>& lock_dir, const Config& config, DeviceRegistry::Card& card) {
+  absl::StatusOr<UniqueFd> lock = lock_dir.ok() ? LockFile(lock_dir->get(), card.device.uuid + ".lock", 0666)
+                                                : absl::StatusOr<UniqueFd>(lock_dir.status());
+  if (lock.ok()) {
+    const absl::Status written = WriteLockFile(
+        lock->get(), absl::StrCat("the daemon of ", config.runtime_dir, " (pid ", ::getpid(), ")\n"));
+    if (!written.ok()) {
+      spdlog::warn("the lock of GPU {} does not name this lgpud: {}", card.index,
+                   std::string(written.message()));
+    }
+    card.lock = *std::move(lock);
+    card.served = true;
+    card.not_served_because.clear();
+    return;
   }
-  if (!lock.ok()) {
-    return absl::Status(lock.status().code(),
-                        absl::StrCat("cannot lock GPU ", card.index, " in ", config.lock_dir, ": ",
-                                     std::string(lock.status().message())));
-  }
-  LGPU_RETURN_IF_ERROR(WriteLockFile(
-      lock->get(), absl::StrCat("the daemon of ", config.runtime_dir, " (pid ", ::getpid(), ")\n")));
-  card.lock = *std::move(lock);
-  card.served = true;
-  card.not_served_because.clear();
-  return absl::OkStatus();
+  const std::string why(lock.status().message());
+  card.not_served_because = absl::IsAlreadyExists(lock.status())
+                                ? absl::StrCat("owned by ", why.empty() ? "another lgpud" : why)
+                                : absl::StrCat("no lock in ", config.lock_dir, ": ", why);
+  spdlog::warn("GPU {} ({}) is not served: {}", card.index, card.device.uuid, card.not_served_because);
 }
 
 absl::Status NothingServed(const std::vector<DeviceRegistry::Card>& cards) {
@@ -215,12 +235,12 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Look(const Confi
 
 absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Config& config) {
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DeviceRegistry> registry, Look(config));
-  LGPU_ASSIGN_OR_RETURN(const UniqueFd lock_dir, OpenLockDir(config.lock_dir));
+  const absl::StatusOr<UniqueFd> lock_dir = OpenLockDir(config.lock_dir);
   bool any_served = false;
   for (Card& card : registry->cards_) {
     LGPU_RETURN_IF_ERROR(CheckUuid(card.device.uuid));  // it is a file name of the lock directory
     if (!card.not_served_because.empty()) continue;
-    LGPU_RETURN_IF_ERROR(Serve(lock_dir.get(), config, card));
+    Serve(lock_dir, config, card);
     any_served = any_served || card.served;
   }
   if (!any_served) return NothingServed(registry->cards_);

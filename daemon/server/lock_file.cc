@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/leases/users.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -30,6 +32,15 @@ UniqueFd OpenOrCreate(int directory, const std::string& name, mode_t mode) {
   }
 }
 
+// Another user may have made the file.
+absl::Status Unusable(int directory, const std::string& name, absl::StatusCode code, const std::string& why) {
+  struct stat info = {};
+  const bool is_there = ::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+  return absl::Status(
+      code, absl::StrCat("the lock file ", name, is_there ? " of user " + UserName(info.st_uid) : "",
+                         " cannot be used: ", why, is_there ? "; remove it" : ""));
+}
+
 std::string ReadText(int file) {
   char text[512];
   const ssize_t size = ::pread(file, text, sizeof text, 0);
@@ -46,11 +57,14 @@ std::string ReadText(int file) {
 absl::StatusOr<UniqueFd> LockFile(int directory, const std::string& name, mode_t mode) {
   for (;;) {
     UniqueFd file = OpenOrCreate(directory, name, mode);
-    if (!file) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the lock file ", name));
+    if (!file) {
+      const int error = errno;
+      return Unusable(directory, name, absl::ErrnoToStatusCode(error), std::strerror(error));
+    }
     struct stat opened = {};
     struct stat present = {};
     if (::fstat(file.get(), &opened) != 0 || !S_ISREG(opened.st_mode)) {
-      return absl::FailedPreconditionError(absl::StrCat("the lock file ", name, " is not an ordinary file"));
+      return Unusable(directory, name, absl::StatusCode::kFailedPrecondition, "it is no ordinary file");
     }
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;

@@ -5,14 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "daemon/leases/users.h"
 #include "tests/daemon/temporary_directory.h"
 
 namespace lgpu::daemon {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class DeviceRegistryTest : public testing::Test {
@@ -121,6 +125,50 @@ TEST_F(DeviceRegistryTest, TheLockDirectoryIsOpenToEveryUser) {
   EXPECT_EQ(info.st_mode & 07777, 01777u);
   ASSERT_EQ(::stat((config_.lock_dir + "/GPU-second.lock").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0666u);
+}
+
+TEST_F(DeviceRegistryTest, AFileThatIsNoLockKeepsItsCardAloneFromBeingServed) {
+  // Of another user where the test may give it away.
+  const uid_t owner = ::geteuid() == 0 ? 61301 : ::geteuid();
+  ASSERT_EQ(::mkdir(config_.lock_dir.c_str(), 0777), 0);
+  const std::string path = config_.lock_dir + "/GPU-second.lock";
+  const std::function<int()> makes[] = {
+      [&] { return ::mkfifo(path.c_str(), 0666); },
+      [&] { return ::mkdir(path.c_str(), 0777); },
+      [&] { return ::symlink("/nonexistent", path.c_str()); },
+      [&] { return ::geteuid() == 0 ? ::mkfifo(path.c_str(), 0) : ::mknod(path.c_str(), S_IFREG, 0); },
+  };
+  for (const auto& make : makes) {
+    ASSERT_EQ(make(), 0);
+    ASSERT_EQ(::lchown(path.c_str(), owner, static_cast<gid_t>(-1)), 0);
+    const auto registry = DeviceRegistry::Open(config_);
+    ASSERT_EQ(registry.status(), absl::OkStatus());
+    EXPECT_TRUE((*registry)->cards()[0].served);
+    EXPECT_FALSE((*registry)->cards()[1].served);
+    const std::string file = "the lock file GPU-second.lock of user " + UserName(owner);
+    EXPECT_THAT((*registry)->cards()[1].not_served_because,
+                AllOf(HasSubstr("no lock in " + config_.lock_dir + ": " + file), HasSubstr("remove it")));
+    ASSERT_EQ(::remove(path.c_str()), 0);
+  }
+}
+
+TEST_F(DeviceRegistryTest, ALockDirectoryThatIsNoneNamesItsOwner) {
+  ASSERT_EQ(::symlink("/tmp", config_.lock_dir.c_str()), 0);
+  const absl::Status status = DeviceRegistry::Open(config_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("GPU-second: no lock in " + config_.lock_dir),
+                                                   HasSubstr("of user " + UserName(::geteuid()))));
+}
+
+TEST_F(DeviceRegistryTest, RootMendsALockDirectoryThatAUserMadeFirst) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root mends it";
+  ASSERT_EQ(::mkdir(config_.lock_dir.c_str(), 0700), 0);
+  ASSERT_EQ(::chown(config_.lock_dir.c_str(), 61301, 61301), 0);
+  EXPECT_EQ(DeviceRegistry::Open(config_).status(), absl::OkStatus());
+  struct stat info = {};
+  ASSERT_EQ(::stat(config_.lock_dir.c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, 0u);
+  EXPECT_EQ(info.st_mode & 07777, 01777u);
 }
 
 }  // namespace
