@@ -52,7 +52,8 @@ struct Pages {
   Pages() {
     auto daemon_page = SharedPages::CreateClientPage(MapWithBoost);
     if (!daemon_page.ok()) return;
-    auto client_page = SharedPages::OpenClientPage(MapWithBoost, UniqueFd(::fcntl(daemon_page->fd(), F_DUPFD_CLOEXEC, 0)));
+    auto client_page =
+        SharedPages::OpenClientPage(MapWithBoost, UniqueFd(::fcntl(daemon_page->fd(), F_DUPFD_CLOEXEC, 0)));
     if (client_page.ok()) {
       daemon = *std::move(daemon_page);
       client = *std::move(client_page);

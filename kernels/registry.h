@@ -32,7 +32,7 @@ const Op& FillOp();
 const Op& TransposeOp();
 const Op& SumOp();
 const Op& MeanOp();
-const Op& SoftmaxCrossEntropyOp();        // "SparseSoftmaxCrossEntropyWithLogits"
+const Op& SoftmaxCrossEntropyOp();  // "SparseSoftmaxCrossEntropyWithLogits"
 const Op& ConcatOp();
 const Op* FindOp(std::string_view name);  // null: unknown
 /// Small inputs that the op takes, of `dtype` where it has a choice.

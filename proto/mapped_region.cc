@@ -4,7 +4,9 @@
 
 #include <boost/interprocess/mapped_region.hpp>
 #include <cerrno>
+#include <memory>
 #include <new>
+#include <utility>
 
 namespace lgpu {
 namespace {
@@ -31,12 +33,12 @@ Mapping MapWithBoost(const MapRequest& request) {
         BorrowedDescriptor(request.fd), request.writable ? interprocess::read_write : interprocess::read_only,
         static_cast<interprocess::offset_t>(request.offset), request.bytes);
     void* const start = region->get_address();
-    if (::madvise(start, request.bytes, MADV_DONTFORK) != 0) return {.error = errno};
-    return {.start = std::shared_ptr<void>(std::move(region), start)};
+    if (::madvise(start, request.bytes, MADV_DONTFORK) != 0) return {.start = nullptr, .error = errno};
+    return {.start = std::shared_ptr<void>(std::move(region), start), .error = 0};
   } catch (const interprocess::interprocess_exception& refused) {
-    return {.error = refused.get_native_error()};
+    return {.start = nullptr, .error = refused.get_native_error()};
   } catch (const std::bad_alloc&) {
-    return {.error = ENOMEM};
+    return {.start = nullptr, .error = ENOMEM};
   }
 }
 

@@ -5,7 +5,8 @@
 
 namespace lgpu {
 
-/// The MapMemory of lgpud and of liblgpu: a mapped_region of Boost.Interprocess owns the mapping. Boost's exceptions end here.
+/// The MapMemory of lgpud and of liblgpu: a mapped_region of Boost.Interprocess owns the mapping. Boost's
+/// exceptions end here.
 Mapping MapWithBoost(const MapRequest& request);
 
 }  // namespace lgpu

@@ -131,8 +131,10 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
     if (const Joining attested = Attest(channel, deadline); attested != Joining::kDone) return attested;
     generation_.fetch_add(1);
   } else {
-    PlainResult<SharedPage<const StatsPage>> stats = SharedPages::OpenStatsPage(MapWithLibc, std::move(beside.fds[0]));
-    PlainResult<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(MapWithLibc, std::move(beside.fds[1]));
+    PlainResult<SharedPage<const StatsPage>> stats =
+        SharedPages::OpenStatsPage(MapWithLibc, std::move(beside.fds[0]));
+    PlainResult<SharedPage<ClientPage>> page =
+        SharedPages::OpenClientPage(MapWithLibc, std::move(beside.fds[1]));
     if (!stats.ok() || !page.ok()) return Joining::kNever;
     session_id_ = welcome->session_id;
     token_ = welcome->session_token.bytes;

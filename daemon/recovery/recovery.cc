@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/session_restore.h"
-#include "proto/mapped_region.h"
 #include "lgpu/status.h"
+#include "proto/mapped_region.h"
 
 namespace lgpu::daemon {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/sessions/session.h"
-#include "proto/mapped_region.h"
 #include "lgpu/status.h"
+#include "proto/mapped_region.h"
 
 namespace lgpu::daemon {
 namespace {

@@ -6,14 +6,15 @@
 
 namespace lgpu {
 
-/// A Mapping is shared memory of a descriptor in this process. Its last owner unmaps it. A forked child does not inherit it.
+/// A Mapping is shared memory of a descriptor in this process. Its last owner unmaps it. A forked child does
+/// not inherit it.
 struct Mapping {
   std::shared_ptr<void> start;  // null: the system refused it
   int error = 0;                // then: errno
 };
 
-/// Maps `bytes` of the descriptor, from `offset` (a multiple of the page size) on. A range longer than the file keeps its
-/// addresses free for a longer one. Thread-safe.
+/// Maps `bytes` of the descriptor, from `offset` (a multiple of the page size) on. A range longer than the
+/// file keeps its addresses free for a longer one. Thread-safe.
 struct MapRequest {
   int fd = -1;
   std::size_t bytes = 0;

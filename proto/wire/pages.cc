@@ -141,19 +141,23 @@ PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage(MapMemor
     return OsError("pwrite to a session page", errno);
   }
   LGPU_PLAIN_RETURN_IF_ERROR(Seal(page.fd_.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
-  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(map, {.fd = page.fd_.get(), .bytes = sizeof(ClientPage)}));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_,
+                              Map(map, {.fd = page.fd_.get(), .bytes = sizeof(ClientPage)}));
   return page;
 }
 
-PlainResult<SharedPage<SharedCharges>> SharedPages::MapCharges(MapMemory map, const SharedPage<const ClientPage>& page) {
+PlainResult<SharedPage<SharedCharges>> SharedPages::MapCharges(MapMemory map,
+                                                               const SharedPage<const ClientPage>& page) {
   struct stat info = {};
   if (::fstat(page.fd(), &info) != 0) return OsError("fstat of a session page", errno);
   if (info.st_size != static_cast<off_t>(sizeof(ClientPage))) {
     return PlainError(PlainCode::kInvalidArgument, "the session's version of the protocol has no charges");
   }
   SharedPage<SharedCharges> charges;
-  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, charges.mapping_,
-                              Map(map, {.fd = page.fd(), .bytes = sizeof(SharedCharges), .offset = kChargesOffset, .writable = true}));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(
+      mapping, charges.mapping_,
+      Map(map,
+          {.fd = page.fd(), .bytes = sizeof(SharedCharges), .offset = kChargesOffset, .writable = true}));
   return charges;
 }
 

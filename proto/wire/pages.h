@@ -133,10 +133,12 @@ class SharedPages {
   /// The daemon's: sealed SHRINK|GROW|SEAL; mapped read-only by the daemon, which writes nothing but the
   /// magic, before it is mapped. Named "lgpu-client". `bytes`: sizeof(ClientPage), or
   /// kClientPageBytesWithoutCharges; `charges` must not be touched then.
-  static PlainResult<SharedPage<const ClientPage>> CreateClientPage(MapMemory map, std::size_t bytes = sizeof(ClientPage));
+  static PlainResult<SharedPage<const ClientPage>> CreateClientPage(MapMemory map,
+                                                                    std::size_t bytes = sizeof(ClientPage));
   /// The daemon's second mapping of a client page: of `charges` alone, writable. INVALID_ARGUMENT for a page
   /// without charges. Other errors are the system's.
-  static PlainResult<SharedPage<SharedCharges>> MapCharges(MapMemory map, const SharedPage<const ClientPage>& page);
+  static PlainResult<SharedPage<SharedCharges>> MapCharges(MapMemory map,
+                                                           const SharedPage<const ClientPage>& page);
   /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size, seals or magic do not fit.
   /// A client page of a daemon of an older version has no `charges`: they must not be touched.
   static PlainResult<SharedPage<const StatsPage>> OpenStatsPage(MapMemory map, UniqueFd fd);

@@ -1,4 +1,3 @@
-#include "proto/mapped_region.h"
 #include "tests/driver/scripted_daemon.h"
 
 #include <sys/socket.h>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "proto/mapped_region.h"
 
 namespace lgpu::testing {
 namespace {

@@ -98,7 +98,8 @@ class Program {
     const bool again = std::exchange(session_, welcome.session_id) != 0;
     token_ = welcome.session_token.bytes;
     if (again) return TakeUp(std::move(beside.fds[1]));
-    PlainResult<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(MapWithLibc, std::move(beside.fds[1]));
+    PlainResult<SharedPage<ClientPage>> page =
+        SharedPages::OpenClientPage(MapWithLibc, std::move(beside.fds[1]));
     if (!page.ok()) return std::string(page.status().message);
     page_ = *std::move(page);
     return "";

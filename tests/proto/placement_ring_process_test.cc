@@ -57,7 +57,8 @@ TEST(PlacementRingProcessTest, SlotsOfKilledProducersDoNotStopTheNextOne) {
     SpawnedProcess producer = StartPeer(page->fd(), {"push", "2"});
     ASSERT_TRUE(producer.pid() > 0);
     WaitForHead(**page, (*page)->ring.head.load() + 1000);
-    // A producer that runs while the reader does not may write every slot anew: then the next look finds some.
+    // A producer that runs while the reader does not may write every slot anew: then the next look finds
+    // some.
     std::uint64_t now = 0;
     while (now == 0) now = Drain(reader);
     read += now;

@@ -102,7 +102,8 @@ TEST(SharedPagesTest, ReplacingAPageLosesNoCount) {
     std::thread namer([&page, op] { SetOpName(page, op, absl::StrCat("Op", op)); });
     daemon = SharedPages::CreateClientPage(MapWithBoost);
     ASSERT_TRUE(daemon.ok()) << daemon.status().message;
-    const absl::Status replaced = SharedPages::ReplaceClientPage(MapWithBoost, *client, Duplicate(daemon->fd()));
+    const absl::Status replaced =
+        SharedPages::ReplaceClientPage(MapWithBoost, *client, Duplicate(daemon->fd()));
     EXPECT_TRUE(replaced.ok()) << replaced;
     namer.join();
   }
@@ -206,16 +207,19 @@ TEST(SharedPagesTest, OpenRefusesDescriptorsThatAreNoPage) {
 }
 
 TEST(SharedPagesTest, OpenRefusesAPageThatCouldShrink) {
-  const absl::Status status = SharedPages::OpenStatsPage(MapWithBoost, Memfd(sizeof(StatsPage), F_SEAL_GROW)).status();
+  const absl::Status status =
+      SharedPages::OpenStatsPage(MapWithBoost, Memfd(sizeof(StatsPage), F_SEAL_GROW)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("not sealed"));
 }
 
 TEST(SharedPagesTest, OpenRefusesAnotherMagic) {
-  const absl::Status stats = SharedPages::OpenStatsPage(MapWithBoost, Memfd(sizeof(StatsPage), F_SEAL_SHRINK)).status();
+  const absl::Status stats =
+      SharedPages::OpenStatsPage(MapWithBoost, Memfd(sizeof(StatsPage), F_SEAL_SHRINK)).status();
   EXPECT_EQ(stats.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(stats.message()), HasSubstr("same version"));
-  const absl::Status client = SharedPages::OpenClientPage(MapWithBoost, Memfd(sizeof(ClientPage), F_SEAL_SHRINK)).status();
+  const absl::Status client =
+      SharedPages::OpenClientPage(MapWithBoost, Memfd(sizeof(ClientPage), F_SEAL_SHRINK)).status();
   EXPECT_EQ(client.code(), absl::StatusCode::kInvalidArgument);
 }
 

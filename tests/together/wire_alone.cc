@@ -16,8 +16,10 @@ extern "C" __attribute__((visibility("default"))) int lgpu_wire_alone(const char
   wire::Channel::Descriptors beside;
   std::string_view bytes;
   if (!channel.Receive(bytes, beside, {}).ok()) return 3;
-  PlainResult<SharedPage<const StatsPage>> stats = SharedPages::OpenStatsPage(MapWithLibc, std::move(beside.fds[0]));
-  PlainResult<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(MapWithLibc, std::move(beside.fds[1]));
+  PlainResult<SharedPage<const StatsPage>> stats =
+      SharedPages::OpenStatsPage(MapWithLibc, std::move(beside.fds[0]));
+  PlainResult<SharedPage<ClientPage>> page =
+      SharedPages::OpenClientPage(MapWithLibc, std::move(beside.fds[1]));
   if (!stats.ok() || !page.ok()) return 4;
   (*page)->ring.Push({});
   return wire::Decode<wire::Frame>(bytes) && wire::Decode<wire::Lease>(bytes) ? 0 : 5;
