@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "proto/mapped_region.h"
 
 namespace lgpu::testing {
 namespace {
@@ -120,12 +119,12 @@ bool ScriptedDaemon::Answer(wire::Channel& channel, const wire::Frame& frame) {
 }
 
 void ScriptedDaemon::Welcome(wire::Channel& channel, const wire::Hello& hello) {
-  auto stats = SharedPages::CreateStatsPage(MapWithBoost);
-  auto client = SharedPages::CreateClientPage(MapWithBoost);
+  auto stats = SharedPages::CreateStatsPage(MapWithLibc);
+  auto client = SharedPages::CreateClientPage(MapWithLibc);
   LGPU_CHECK(stats.ok() && client.ok());
   stats_ = *std::move(stats);
   client_ = *std::move(client);
-  auto words = SharedPages::MapCharges(MapWithBoost, client_);
+  auto words = SharedPages::MapCharges(MapWithLibc, client_);
   LGPU_CHECK(words.ok());
   words_ = *std::move(words);
   stats_->devices[0].id = 7;
