@@ -148,8 +148,8 @@ class Explainer {
       if (part == nullptr) continue;
       for (const FlagInfo& flag : part->flags) {
         for (const std::string& known : flag.names) {
-          if (known.size() <= 2 || std::ranges::find(kEndsPrograms, known) != std::end(kEndsPrograms))
-            continue;
+          const bool ends_programs = std::ranges::find(kEndsPrograms, known) != std::end(kEndsPrograms);
+          if (known.size() <= 2 || ends_programs) continue;
           const bool is_ours = ours != std::end(kFlagsOfOthers) && ours->second == known;
           const std::size_t distance = is_ours ? 0 : EditDistance(name, known);
           if (distance < least) {

@@ -79,7 +79,7 @@ TEST(DeviceChoiceTest, TooManyDevicesAndTooSmallLimitsAreRefused) {
   EXPECT_THAT(message(std::vector<LogicalDeviceOptions>(65)),
               HasSubstr("65 logical devices were asked for; a lease has 1 to 64"));
   EXPECT_THAT(message({{.memory_limit = 2_GiB}, {.memory_limit = 1_KiB}}),
-              AllOf(HasSubstr("memory_limit of logical device 1 is 1.00KiB; the smallest is 2.00MiB"),
+              AllOf(HasSubstr("memory_limit of logical device 1 is 1.0KiB; the smallest is 2.00MiB"),
                     HasSubstr("2_GiB")));
   EXPECT_THAT(message({{.memory_limit = Bytes()}}), HasSubstr("memory_limit of logical device 0 is 0"));
 }
