@@ -74,6 +74,8 @@ absl::Status SharedSums::Take(UniqueFd fd, int regions, std::uint64_t bytes) {
   }
   memory_ = MapWithBoost({.fd = fd.get(), .bytes = all, .writable = true});
   if (memory_.start == nullptr) return NoMemory(all, memory_.error);
+  // A forked child has the sums too: it unmaps them where it destroys this object.
+  if (::madvise(memory_.start.get(), all, MADV_DOFORK) != 0) return NoMemory(all, errno);
   fd_ = std::move(fd);
   bytes_ = bytes;
   regions_ = regions;

@@ -97,8 +97,10 @@ absl::StatusOr<UniqueFd> OpenLockDir(const std::string& path) {
   return directory;
 }
 
-// A card that cannot be locked is not served. It keeps no other card from being served.
-void Serve(const absl::StatusOr<UniqueFd>& lock_dir, const Config& config, DeviceRegistry::Card& card) {
+// A card whose lock file another daemon or user keeps is not served. It keeps no other card from being
+// served. A lack of descriptors or memory is an error: a start that is tried again may have some.
+absl::Status Serve(const absl::StatusOr<UniqueFd>& lock_dir, const Config& config,
+                   DeviceRegistry::Card& card) {
   absl::StatusOr<UniqueFd> lock = lock_dir.ok() ? LockFile(lock_dir->get(), card.device.uuid + ".lock", 0666)
                                                 : absl::StatusOr<UniqueFd>(lock_dir.status());
   if (lock.ok()) {
@@ -111,13 +113,19 @@ void Serve(const absl::StatusOr<UniqueFd>& lock_dir, const Config& config, Devic
     card.lock = *std::move(lock);
     card.served = true;
     card.not_served_because.clear();
-    return;
+    return absl::OkStatus();
+  }
+  if (absl::IsResourceExhausted(lock.status()) || absl::IsUnavailable(lock.status())) {
+    return absl::Status(lock.status().code(),
+                        absl::StrCat("cannot lock GPU ", card.index, " in ", config.lock_dir, ": ",
+                                     std::string(lock.status().message())));
   }
   const std::string why(lock.status().message());
   card.not_served_because = absl::IsAlreadyExists(lock.status())
                                 ? absl::StrCat("owned by ", why.empty() ? "another lgpud" : why)
                                 : absl::StrCat("no lock in ", config.lock_dir, ": ", why);
   spdlog::warn("GPU {} ({}) is not served: {}", card.index, card.device.uuid, card.not_served_because);
+  return absl::OkStatus();
 }
 
 absl::Status NothingServed(const std::vector<DeviceRegistry::Card>& cards) {
@@ -240,7 +248,7 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Confi
   for (Card& card : registry->cards_) {
     LGPU_RETURN_IF_ERROR(CheckUuid(card.device.uuid));  // it is a file name of the lock directory
     if (!card.not_served_because.empty()) continue;
-    Serve(lock_dir, config, card);
+    LGPU_RETURN_IF_ERROR(Serve(lock_dir, config, card));
     any_served = any_served || card.served;
   }
   if (!any_served) return NothingServed(registry->cards_);
