@@ -34,6 +34,20 @@ std::string FilterOf(std::set<std::string_view>& files) {
   return filter;
 }
 
+// A test that no --files selects, since its file is no *_test.cc: a case of a suite in a header. Empty: there
+// is none.
+std::string TestElsewhere() {
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const testing::TestSuite& suite = *all.GetTestSuite(i);
+    for (int j = 0; j < suite.total_test_count(); ++j) {
+      const testing::TestInfo& test = *suite.GetTestInfo(j);
+      if (!FileName(test.file()).ends_with("_test.cc")) return std::string(suite.name()) + "." + test.name();
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -52,6 +66,13 @@ int main(int argc, char** argv) {
     const std::size_t end = rest.find(',');
     files.insert(rest.substr(0, end));
     rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+  }
+  if (const std::string elsewhere = TestElsewhere(); !elsewhere.empty()) {
+    std::fprintf(
+        stderr,
+        "%s: %s stands in no file of tests, so --files never runs it; give its test a program of its own\n",
+        argv[0], elsewhere.c_str());
+    return 2;
   }
   const std::string filter = FilterOf(files);
   if (!files.empty() || filter.empty()) {
