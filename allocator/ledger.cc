@@ -114,14 +114,14 @@ absl::StatusOr<CardId> Ledger::AddCard(const CardOptions& options) {
   return id;
 }
 
-absl::Status Ledger::CheckOptions(const Card& card, const LogicalOptions& options) {
+absl::Status Ledger::CheckOptions(const Card& card, const LogicalOptions& options, Bytes present) {
   const Bytes most = card.options.total - card.options.reserve;
   if (options.limit.is_zero()) return absl::InvalidArgumentError("a memory limit of 0 allows nothing");
   if (options.guarantee > options.limit) {
     return absl::InvalidArgumentError("a guarantee of " + Text(options.guarantee) +
                                       " is above the limit of " + Text(options.limit));
   }
-  if (options.limit > most) {
+  if (options.limit > std::max(most, present)) {
     return absl::InvalidArgumentError("a limit of " + Text(options.limit) +
                                       " is more than the card can ever hold: " + FormatBytesCut(most) + " (" +
                                       Text(card.options.total) + " less a reserve of " +
@@ -149,7 +149,7 @@ absl::Status NoRoomForGuarantee(Bytes guarantee, Bytes more, const Ledger::CardV
 
 absl::StatusOr<LogicalId> Ledger::AddLogical(CardId card, const LogicalOptions& options) {
   Card& on = CardOf(card);
-  LGPU_RETURN_IF_ERROR(CheckOptions(on, options));
+  LGPU_RETURN_IF_ERROR(CheckOptions(on, options, Bytes()));
   Logical logical;
   logical.card = card;
   logical.limit = options.limit;
@@ -204,7 +204,7 @@ absl::Status Ledger::RemoveLogical(LogicalId logical) {
 absl::Status Ledger::Resize(LogicalId logical, const LogicalOptions& options) {
   Logical& resized = LogicalOf(logical);
   Card& card = CardOf(resized.card);
-  LGPU_RETURN_IF_ERROR(CheckOptions(card, options));
+  LGPU_RETURN_IF_ERROR(CheckOptions(card, options, resized.limit));
   const Bytes guarantee = RoundUp(options.guarantee, card.options.granularity);
   const Bytes promise = std::max(guarantee, resized.held());
   const Bytes more = SaturatingSub(promise, resized.promise());

@@ -83,7 +83,13 @@ class Ledger {
 
   /// Whether a logical device may have this size at all: OK, or the INVALID_ARGUMENT of AddLogical.
   absl::Status CheckSize(CardId card, const LogicalOptions& options) const {
-    return CheckOptions(CardOf(card), options);
+    return CheckOptions(CardOf(card), options, Bytes());
+  }
+  /// The same of Resize, at any time: a limit that is not above the present one is no more than the card may
+  /// hold.
+  absl::Status CheckResize(LogicalId logical, const LogicalOptions& options) const {
+    const Logical& resized = LogicalOf(logical);
+    return CheckOptions(CardOf(resized.card), options, resized.limit);
   }
   /// INVALID_ARGUMENT: zero limit, guarantee above limit, either above what the card can ever hold.
   /// RESOURCE_EXHAUSTED: the guarantee cannot be set aside now (text with the numbers; the caller, which
@@ -178,7 +184,8 @@ class Ledger {
   static Verdict LimitVerdict(const Card& card, const Logical& logical, Bytes bytes);
   static Verdict CardVerdict(const Card& card, const Logical& logical, Bytes bytes, Bytes short_by);
 
-  static absl::Status CheckOptions(const Card& card, const LogicalOptions& options);
+  /// `present`: a limit that the device has already, from a time when the card had a smaller reserve.
+  static absl::Status CheckOptions(const Card& card, const LogicalOptions& options, Bytes present);
   // Takes a logical device out of the sums of its card, changes it, and puts it back.
   template <typename Change>
   void Update(Logical& logical, Change change);

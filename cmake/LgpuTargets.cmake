@@ -7,27 +7,15 @@ function(lgpu_library name)
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS} PRIVATE lgpu_options ${arg_PRIVATE_DEPENDS})
 endfunction()
 
-# lgpu_in_groups(NAME HEADER ...): in builds to be used (LGPU_UNITY) the compiler gets 8 files of the library at a time, so
-# that it reads large headers once for all of them. The other builds compile each file by itself, with these headers
-# compiled in advance.
+# lgpu_in_groups(NAME): in builds to be used (LGPU_UNITY) the compiler gets 8 files of the library at a time, so that it reads
+# large headers once for all of them. The preset asan compiles each file by itself, and so finds a missing include.
 function(lgpu_in_groups name)
-  if(NOT LGPU_UNITY)
-    target_precompile_headers(${name} PRIVATE ${ARGN})
-    target_link_libraries(${name} PRIVATE lgpu_precompiled)
-  endif()
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${LGPU_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(LGPU_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # A member's type in the anonymous namespace of a .cc file: g++ takes the file for a header here.
     target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
-
-# The options of code that has precompiled headers.
-add_library(lgpu_precompiled INTERFACE)
-if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # Otherwise one from ccache is refused, since its headers are newer.
-  target_compile_options(lgpu_precompiled INTERFACE "SHELL:-Xclang -fno-pch-timestamp")
-endif()
 
 # lgpu_test_program(NAME MAIN): a GoogleTest program; MAIN is the library with its main function. Its files find GoogleTest
 # and the standard library compiled in advance, and are optimised less than what they test.

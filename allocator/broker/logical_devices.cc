@@ -65,7 +65,7 @@ absl::Status LogicalDevices::Resize(LogicalId logical, Bytes limit, Bytes guaran
     const Ledger::LogicalView view = core_.tables.ledger.View(logical);
     const Ledger::LogicalOptions size{.limit = limit,
                                       .guarantee = device.spec.preallocate ? limit : guarantee};
-    LGPU_RETURN_IF_ERROR(core_.tables.ledger.CheckSize(view.card, size));
+    LGPU_RETURN_IF_ERROR(core_.tables.ledger.CheckResize(logical, size));
     const Bytes more = SaturatingSub(size.guarantee, std::max(view.guarantee, view.held()));
     const absl::Status resized = reservations_.Wait(lock, view.card, device.spec.owner, more, deadline, [&] {
       core_.mutex.AssertHeld();
@@ -106,8 +106,7 @@ absl::Status LogicalDevices::Resize(LogicalId logical, Bytes limit, Bytes guaran
 
 absl::Status LogicalDevices::CheckSize(LogicalId logical, Bytes limit, Bytes guarantee) const {
   MutexLock lock(core_.mutex);
-  return core_.tables.ledger.CheckSize(core_.tables.CardOf(logical),
-                                       {.limit = limit, .guarantee = guarantee});
+  return core_.tables.ledger.CheckResize(logical, {.limit = limit, .guarantee = guarantee});
 }
 
 std::vector<ChunkId> LogicalDevices::TakeExcess(LogicalId logical) {

@@ -49,17 +49,20 @@ struct FoundEnd {
   bool is_payload_whole = false;
 };
 // Where the record at the beginning of `bytes` ends, whose length is wrong. The checksum of the payload tells
-// the end, since a request id, which users choose, may look like a record. Where the payload is damaged too,
-// this is the beginning of the next whole record.
+// the end. Where the payload is damaged too, this is the beginning of the next whole record: no text of a
+// user has the zeros of a short record's length.
 FoundEnd FindEndOfRecord(std::string_view bytes) {
   const std::uint32_t checksum = ReadRawRecord(bytes).checksum;
-  for (std::size_t at = RawRecord::kHeaderBytes; at <= bytes.size(); ++at) {
+  const std::size_t last = std::min(bytes.size(), RawRecord::kHeaderBytes + kMaxJournalRecord);
+  std::size_t summed = RawRecord::kHeaderBytes;
+  std::uint32_t sum = 0;
+  for (std::size_t at = summed; at <= last; ++at) {
     const bool may_be_end =
         at == bytes.size() || ReadRawRecord(bytes.substr(at)).condition != RawRecord::Condition::kLengthWrong;
     if (!may_be_end) continue;
-    if (Crc32c(bytes.substr(RawRecord::kHeaderBytes, at - RawRecord::kHeaderBytes)) == checksum) {
-      return {.at = at, .is_payload_whole = true};
-    }
+    sum = Crc32c(bytes.substr(summed, at - summed), sum);
+    summed = at;
+    if (sum == checksum) return {.at = at, .is_payload_whole = true};
   }
   return {.at = FindWholeRecord(bytes, 1)};
 }

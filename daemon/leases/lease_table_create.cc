@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
 
@@ -97,6 +100,11 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
   if (request.request_id().size() > kMaxRequestIdBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a request_id has at most ", kMaxRequestIdBytes,
                                                    " bytes; this one has ", request.request_id().size()));
+  }
+  if (std::ranges::any_of(request.request_id(),
+                          [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); })) {
+    return absl::InvalidArgumentError(absl::StrCat("the request_id \"", AsUtf8(request.request_id()),
+                                                   "\" has a control character; use letters and digits"));
   }
   if (!request.has_management()) {
     if (request.owner_uid() == 0) return Wanted{.request = request, .owner = LookUpUser(caller.uid)};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -115,8 +117,12 @@ absl::Status LeaseTable::SetAside(const Resizing& resizing, TimePoint deadline) 
     if (HasSizeOf(wanted, before[i])) continue;
     LGPU_RETURN_IF_ERROR(broker_.CheckSize(wanted.id, wanted.limit, wanted.guarantee));
   }
+  // In the order of the cards, so that two calls never wait for what the other one has set aside.
+  std::vector<std::size_t> order(before.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return before[i].card.index; });
   std::vector<LeaseDevice> changed;  // as they were
-  for (std::size_t i = 0; i < before.size(); ++i) {
+  for (const std::size_t i : order) {
     const LeaseDevice larger = WithLargerGuarantee(before[i], resizing.wanted[i]);
     if (HasSizeOf(larger, before[i])) continue;
     const absl::Status status = broker_.ResizeDevice(larger.id, larger.limit, larger.guarantee, deadline);

@@ -52,8 +52,8 @@ void CountDown(std::map<std::uint64_t, std::size_t>& counts, std::uint64_t key) 
 
 }  // namespace
 
-std::uint32_t Crc32c(std::string_view bytes) {
-  std::uint32_t crc = ~std::uint32_t{0};
+std::uint32_t Crc32c(std::string_view bytes, std::uint32_t before) {
+  std::uint32_t crc = ~before;
   for (const char byte : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
   return ~crc;
 }

@@ -27,7 +27,8 @@
 namespace lgpu::daemon {
 
 /// CRC-32C (Castagnoli) of `bytes`.
-std::uint32_t Crc32c(std::string_view bytes);
+/// `before`: the checksum of the bytes in front of these.
+std::uint32_t Crc32c(std::string_view bytes, std::uint32_t before = 0);
 
 /// A JournalState is the state that all records of a journal add up to.
 class JournalState {

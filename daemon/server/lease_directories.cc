@@ -125,8 +125,7 @@ std::vector<LeaseKey> LeaseDirectories::RemoveEnded(const LeaseTable& leases) {
     if (kept.contains(id)) continue;
     const absl::Status gone = RemoveFolder(folder.path().string());
     if (gone.ok() || !left_.insert(id).second) continue;
-    spdlog::warn("{}: lgpud leaves the files of another program there; remove them by hand",
-                 std::string(gone.message()));
+    spdlog::warn("{}; lgpud leaves what is there: remove it by hand", std::string(gone.message()));
   }
   return removed;
 }

@@ -32,6 +32,18 @@ class LedgerTest : public ::testing::Test {
   const CardId card_;
 };
 
+TEST_F(LedgerTest, ALimitFromBeforeALargerReserveMayStayOrFall) {
+  const LogicalId restored{7};
+  ASSERT_TRUE(ledger_.RestoreLogical(restored, card_, {.limit = 98_MiB, .guarantee = Bytes()}).ok());
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(ledger_.CheckResize(restored, {.limit = 99_MiB, .guarantee = Bytes()})));
+  EXPECT_TRUE(absl::IsInvalidArgument(ledger_.Resize(restored, {.limit = 99_MiB, .guarantee = Bytes()})));
+  EXPECT_TRUE(ledger_.Resize(restored, {.limit = 98_MiB, .guarantee = 10_MiB}).ok());
+  EXPECT_TRUE(ledger_.CheckResize(restored, {.limit = 50_MiB, .guarantee = Bytes()}).ok());
+  EXPECT_TRUE(ledger_.Resize(restored, {.limit = 50_MiB, .guarantee = Bytes()}).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(ledger_.Resize(restored, {.limit = 98_MiB, .guarantee = Bytes()})));
+}
+
 TEST_F(LedgerTest, ACardIsRefusedWhenItsNumbersContradictEachOther) {
   const auto code = [&](const Ledger::CardOptions& options) {
     return ledger_.AddCard(options).status().code();

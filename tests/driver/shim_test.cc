@@ -242,20 +242,16 @@ TEST_F(ShimTest, AFullCardRefusesAfterTheWait) {
   End(*two);
 }
 
-TEST_F(ShimTest, AProgramThatTriesSmallerSizesWaitsForAFullCardOnce) {  // as JAX does at its start
+TEST_F(ShimTest, EachRefusalOfAProgramThatTriesSmallerSizesIsAnEvent) {  // as JAX does at its start
   StartMachine();
   auto one = StartIn(CreateLease("200MiB"));
   ChildProgram::Environment environment = EnvironmentOf(CreateLease("200MiB"));
   environment["LGPU_MEMORY_WAIT_MS"] = "2000";
   auto two = StartProgram({Client("dlopen"), "dlopen", "libcuda.so.1"}, environment);
   EXPECT_EQ(Ask(*one, absl::StrCat("alloc a plain ", 160 * kMiB)), "ok");
-  const auto start = std::chrono::steady_clock::now();
   for (std::uint64_t size = 160; size > 100; size -= 6) {
     EXPECT_EQ(Ask(*two, absl::StrCat("alloc a plain ", size * kMiB)), "error 2") << size;
   }
-  const auto waited = std::chrono::steady_clock::now() - start;
-  EXPECT_GE(waited, std::chrono::milliseconds(1900)) << "the first request waits";
-  EXPECT_LE(waited, std::chrono::seconds(10)) << "ten requests that wait take 20 s";
   EXPECT_THAT(Run({"events"}).out, AllOf(HasSubstr("asked for 160.00MiB"), HasSubstr("asked for 106.00MiB")));
   End(*one);
   End(*two);

@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
                  files.empty() ? "no file" : std::string(*files.begin()).c_str());
     return 2;
   }
-  GTEST_FLAG_SET(filter, filter);
+  // A filter that was given stays: that of a death test, which starts this program again for one test.
+  if (GTEST_FLAG_GET(filter) == "*") GTEST_FLAG_SET(filter, filter);
   return RUN_ALL_TESTS();
 }
