@@ -74,7 +74,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
       peer_.id,
       {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
   attesting_ = true;
-  if (absl::Status why = absent->end_request(); !why.ok()) state_->RequestEnd(std::move(why));
+  if (const absl::Status why = absent->end_request(); !why.ok()) state_->RequestEnd(why);
   services_.leases.WriteStats(*state_);
   // Recorded before the client has the new page: a later daemon tells by the mapped pages that the client
   // lives.

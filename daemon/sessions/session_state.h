@@ -88,7 +88,7 @@ class SessionState {
   bool LeaveAbsent();
 
   /// Asks the session's thread to say goodbye and end.
-  void RequestEnd(absl::Status why);
+  void RequestEnd(const absl::Status& why);
   /// Why the session is to end; OK: it is not.
   absl::Status end_request() const;
 
