@@ -22,11 +22,10 @@ struct BlockCopy {
 };
 static_assert(sizeof(BlockCopy) == 24);
 
-/// Copies all blocks of a pool as they are at one moment, in no particular order. Reads the nodes without the
-/// pool's lock while the pool notes which of them change. Reads those again, until so few are left that
-/// reading them under the lock takes less than a millisecond. `at_that_moment` is called under the lock. What
-/// changes without the lock, the state of a small block and what BlockEntry has of it, may be older, in
-/// parts. Thread-safe; one scan of a pool runs at a time.
+/// Copies all blocks of a pool as they are at one moment, in no particular order, under the pool's lock: about
+/// 3 ms for a million blocks, in which no other thread takes the lock. `at_that_moment` is called under the
+/// lock. What changes without the lock, the state of a small block and what BlockEntry has of it, may be
+/// older, in parts. Thread-safe.
 PageArray<BlockCopy> ScanBlocks(const PoolState& state, absl::FunctionRef<void()> at_that_moment);
 
 /// Sorts by offset.

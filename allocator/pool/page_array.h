@@ -56,10 +56,11 @@ class PageArray {
     items_ = static_cast<T*>(grown);
     room_ = room;
   }
-  /// Drops the items for which `is_gone` is true; the others keep their order.
-  template <typename IsGone>
-  void EraseIf(IsGone is_gone) {
-    size_ = static_cast<std::size_t>(std::remove_if(begin(), end(), is_gone) - begin());
+  /// Room for so many, with memory behind it: no page fault comes later.
+  void Populate(std::size_t room) {
+    Reserve(room);
+    auto* const bytes = reinterpret_cast<volatile std::byte*>(items_);
+    for (std::size_t at = size_ * sizeof(T); at < room * sizeof(T); at += kPage) bytes[at] = std::byte{0};
   }
   void swap(PageArray& other) noexcept {
     std::swap(items_, other.items_);
@@ -68,6 +69,7 @@ class PageArray {
   }
 
  private:
+  static constexpr std::size_t kPage = 4096;  // the smallest that a system has
   static constexpr std::size_t kFirst = (std::size_t{1} << 16) / sizeof(T);
 
   T* items_ = nullptr;

@@ -60,7 +60,6 @@ void PoolState::Park(std::uint32_t index, bool is_shared, StreamId stream) {
     shared.erase(others);
   }
   Node& node = nodes[index];
-  NoteBlockChange(index);
   const std::uint32_t generation = node.generation();
   node.word.store(Node::Word(generation, Node::kFenced), std::memory_order_release);
   order.Park(index, generation, streams, node.size);
@@ -131,7 +130,6 @@ void PoolState::Wake() {
 // ---- Blocks that wait for fences.
 
 void PoolState::Unpark(std::uint32_t index) {
-  NoteBlockChange(index);
   fenced.fetch_sub((Suballocator::kGranule * nodes[index].size).count(), std::memory_order_relaxed);
   --counts.fenced_blocks;
 }

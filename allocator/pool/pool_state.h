@@ -15,7 +15,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "allocator/pool/address_index.h"
-#include "allocator/pool/block_changes.h"
 #include "allocator/pool/block_entry.h"
 #include "allocator/pool/chunk_store.h"
 #include "allocator/pool/decay.h"
@@ -87,8 +86,6 @@ struct PoolState {
       ABSL_GUARDED_BY(mutex);  // other streams of kShared blocks
   AddressIndex by_address ABSL_GUARDED_BY(mutex);
   Decay decay ABSL_GUARDED_BY(mutex);
-  mutable BlockChanges* block_changes ABSL_GUARDED_BY(mutex) = nullptr;  // of the scan that runs
-  mutable Mutex scan_mutex;                                              // for a whole scan; before `mutex`
 
   // ---- Scratch memory.
   std::unordered_set<std::uint32_t> scratch_blocks ABSL_GUARDED_BY(mutex);
@@ -166,13 +163,6 @@ struct PoolState {
   }
   bool Fits(Bytes rounded, Bytes limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return SaturatingAdd(blocks.used() + pending, rounded) <= limit;
-  }
-
-  /// The block of this node is made, freed or parked.
-  void NoteBlockChange(std::uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    if (block_changes != nullptr) [[unlikely]] {
-      block_changes->Note(index);
-    }
   }
 
   // ---- Blocks that wait for fences, under the lock.
@@ -263,7 +253,6 @@ inline void PoolState::Describe(Node& node, Bytes padding_of_block, const Alloca
   if (by_address.is_on()) [[unlikely]] {
     by_address.Insert(node.offset, index);
   }
-  NoteBlockChange(index);
   Tick();
   const Bytes padding_of_block = Suballocator::kGranule * node.size - requested;
   padding += static_cast<std::int64_t>(padding_of_block.count());
@@ -284,7 +273,6 @@ inline void PoolState::Describe(Node& node, Bytes padding_of_block, const Alloca
   if (by_address.is_on()) [[unlikely]] {
     by_address.Erase(nodes[index].offset);
   }
-  NoteBlockChange(index);
   blocks.Free(blocks.HandleAt(index), stamp);
   NoteCharged();
   if (free_waiters > 0) [[unlikely]] {
