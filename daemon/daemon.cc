@@ -223,7 +223,7 @@ class Daemon::Impl {
 
  private:
   absl::Status Recover(DeviceMemory& backend, const Journal::Opened& found) {
-    LGPU_ASSIGN_OR_RETURN(const LeaseTable::Lasting lasting, LeaseTable::ReadLasting(config_.state_dir));
+    LGPU_ASSIGN_OR_RETURN(const LeaseStore::Found lasting, LeaseStore(config_.state_dir).Read());
     recovery_ = std::make_unique<Recovery>(RecoveryParts{.backend = backend,
                                                          .broker = broker_,
                                                          .leases = leases_,
@@ -283,9 +283,19 @@ class Daemon::Impl {
     next_trim_look_ = now + kTrimLook;
     for (const Broker::IgnoredTrim& ignored : broker_.trims().TakeIgnored()) {
       if (const std::shared_ptr<SessionState> session = sessions_.Find(ignored.session)) {
-        leases_.TellIgnoredTrim(*session, ignored);
+        leases_.TellOf(session->lease(), [&](const LeaseEvents& events, const Lease& lease) {
+          events.IgnoredTrim(lease, *session, ignored);
+        });
       }
     }
+  }
+
+  /// Once for each session.
+  void TellLostContext(SessionState& session) {
+    if (!session.TakeLostContext()) return;
+    leases_.TellOf(session.lease(), [&](const LeaseEvents& events, const Lease& lease) {
+      events.LostContext(lease, session);
+    });
   }
 
   void Tick() {
@@ -311,7 +321,7 @@ class Daemon::Impl {
       }
       for (const std::shared_ptr<SessionState>& session : sessions_.All()) {
         leases_.DrainPlacements(*session);
-        leases_.TellLostContext(*session);
+        TellLostContext(*session);
         leases_.WriteStats(*session);
       }
       server_->Reap();

@@ -23,20 +23,6 @@ google::protobuf::Timestamp ToTimestamp(std::chrono::system_clock::time_point ti
 
 }  // namespace
 
-void LeaseTable::Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session,
-                      std::string text) const {
-  v1::Event event;
-  event.set_kind(kind);
-  event.set_lease_id(lease.id);
-  event.set_lease_name(lease.name);
-  if (session != nullptr) {
-    event.set_session_id(session->id().value);
-    event.set_pid(session->process().pid);
-  }
-  event.set_text(std::move(text));
-  events_.Append(std::move(event), lease.owner.uid);
-}
-
 LeasePolicy LeaseTable::SetPolicy(LeasePolicy policy) {
   MutexLock lock(mutex_);
   return std::exchange(policy_, std::move(policy));
@@ -215,9 +201,7 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
     NoteLease(lease);
     NoteSession(lease, session);
     broker_.AttachSession(session.id(), lease.key);
-    Tell(v1::Event::KIND_SESSION_ATTACHED, lease, &session,
-         absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") is attached to lease ",
-                      lease.name));
+    events_.Attached(lease, session);
   }
   return absl::OkStatus();
 }
@@ -303,16 +287,9 @@ absl::StatusOr<std::vector<Lease>> LeaseTable::Find(const Caller& caller,
   return found;
 }
 
-void LeaseTable::TellIgnoredTrim(SessionState& session, const Broker::IgnoredTrim& ignored) {
+void LeaseTable::TellOf(LeaseKey key, absl::FunctionRef<void(const LeaseEvents&, const Lease&)> tell) const {
   MutexLock lock(mutex_);
-  const auto found = leases_.find(session.lease());
-  if (found == leases_.end()) return;
-  Tell(v1::Event::KIND_TRIM_IGNORED, found->second, &session,
-       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
-                    found->second.name, " has not answered for 1s which of its ", FormatBytes(ignored.asked),
-                    " lie idle (", ignored.ignored,
-                    " such requests so far): it is stopped, or its "
-                    "session thread is blocked; no request waits for the answer any more"));
+  if (const auto found = leases_.find(key); found != leases_.end()) tell(events_, found->second);
 }
 
 std::vector<v1::Lease> LeaseTable::List(const Caller& caller) const {

@@ -12,12 +12,15 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/broker/broker.h"
 #include "base/mutex.h"
 #include "daemon/leases/ids.h"
 #include "daemon/leases/lease.h"
+#include "daemon/leases/lease_events.h"
+#include "daemon/leases/lease_store.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/server/config.h"
 #include "daemon/server/event_log.h"
@@ -79,15 +82,9 @@ class LeaseTable {
         sessions_(parts.sessions),
         events_(parts.events),
         journal_(parts.journal),
-        state_directory_(config.state_dir),
+        store_(config.state_dir),
         policy_(config.policy) {}
 
-  /// The lasting leases of an earlier daemon, whether its journal has them or not.
-  struct Lasting {
-    std::vector<v1::JournalLease> leases;
-    bool is_whole = true;  // else the file may have had more
-  };
-  static absl::StatusOr<Lasting> ReadLasting(const std::string& state_directory);
   /// A lease as an earlier daemon had it. NOT_FOUND: one of its cards is not served here; the broker's
   /// errors.
   absl::Status Restore(const v1::JournalLease& lease);
@@ -161,19 +158,13 @@ class LeaseTable {
   /// With everything that lies in the rings now.
   absl::StatusOr<Placements> FindPlacements(const Caller& caller, const std::string& lease);
 
-  /// An event: the session gave memory back that its card does not have.
-  void TellUnreturned(SessionState& session, Bytes bytes);
+  /// Calls tell(events, lease) under the table's lock, where the lease is there.
+  void TellOf(LeaseKey key, absl::FunctionRef<void(const LeaseEvents&, const Lease&)> tell) const;
   /// The session is lost; its memory is on its way back.
   void SessionLost(SessionState& session);
   /// The session holds nothing any more. A lease that is not lasting ends with its last session.
   void SessionGone(SessionState& session);
 
-  /// An event: the session does not answer whether it has idle memory.
-  void TellIgnoredTrim(SessionState& session, const Broker::IgnoredTrim& ignored);
-  /// An event, once, for a session whose program has lost its GPU context.
-  void TellLostContext(SessionState& session);
-  /// An event: a program of the lease uses more than it has charged or was granted; `what` follows its name.
-  void TellUncharged(LeaseKey lease, std::int64_t pid, const std::string& what);
   /// Reads the ring of a session.
   void DrainPlacements(SessionState& session);
   /// Shows a session's client how its devices stand.
@@ -318,13 +309,12 @@ class LeaseTable {
   absl::Status SaveOrRemove(LeaseKey key) { return KeepOrRemove(key, SaveLasting()); }
   /// Ends the lease if `saved` is an error. OK: the lease is in the file, or another call wrote it meanwhile.
   absl::Status KeepOrRemove(LeaseKey key, absl::Status saved);
-  void Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session, std::string text) const;
 
   Broker& broker_;
   SessionDirectory& sessions_;
-  EventLog& events_;
+  const LeaseEvents events_;
   Journal* const journal_;
-  const std::string state_directory_;
+  const LeaseStore store_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::map<LeaseKey, Lease> leases_ ABSL_GUARDED_BY(mutex_);

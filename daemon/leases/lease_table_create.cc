@@ -8,18 +8,6 @@
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
-namespace {
-
-std::string DevicesText(const Lease& lease) {
-  std::string text;
-  for (const LeaseDevice& device : lease.devices) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", "GPU:", device.index, " = ", FormatBytes(device.limit),
-                    device.preallocate ? " (preallocate)" : " (growth)", " on GPU ", device.card.index);
-  }
-  return text;
-}
-
-}  // namespace
 
 void LeaseTable::FillModes(v1::CreateLeaseRequest& request) const {
   MutexLock lock(mutex_);
@@ -70,8 +58,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
       }
     }
     if (announced.is_new && attached.ok()) {
-      Tell(v1::Event::KIND_LEASE_CREATED, found->second, caller.session.get(),
-           absl::StrCat("lease ", found->second.name, ": ", DevicesText(found->second)));
+      events_.Created(found->second, caller.session.get());
     }
   }
   Finish(taken, devices);

@@ -16,19 +16,7 @@ void LeaseTable::SessionLost(SessionState& session) {
   lease.draining.insert(session.id());
   if (lease.live.empty() && !lease.lasting) lease.ending = true;
   if (session.ended_by_itself()) return;  // SessionGone tells its end, as that of any program that closes
-  Tell(v1::Event::KIND_SESSION_LOST, lease, &session,
-       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ", lease.name,
-                    " ended without closing; ", FormatBytes(broker_.Held(session.id())), " are draining"));
-}
-
-void LeaseTable::TellUnreturned(SessionState& session, Bytes bytes) {
-  MutexLock lock(mutex_);
-  const auto found = leases_.find(session.lease());
-  if (found == leases_.end()) return;
-  Tell(v1::Event::KIND_UNRETURNED, found->second, &session,
-       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
-                    found->second.name, " returned ", FormatBytes(bytes),
-                    " that the card does not have back: the program is charged for it and gets no more"));
+  events_.Lost(lease, session, broker_.Held(session.id()));
 }
 
 void LeaseTable::SessionGone(SessionState& session) {
@@ -42,10 +30,7 @@ void LeaseTable::SessionGone(SessionState& session) {
     const bool was_lost = lease.draining.erase(session.id()) > 0 && !session.ended_by_itself();
     lease.live.erase(session.id());
     NoteSessionGone(session.id());
-    Tell(was_lost ? v1::Event::KIND_SESSION_GONE : v1::Event::KIND_SESSION_CLOSED, lease, &session,
-         absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") ",
-                      was_lost ? "is gone from lease " : "has closed its session of lease ", lease.name,
-                      "; its memory is back"));
+    events_.Gone(lease, session, was_lost);
     if (lease.live.empty() && !lease.lasting) lease.ending = true;
     devices = TakeIfOver(found->first, taken);
   }
@@ -92,27 +77,7 @@ void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<Log
   }
   Commit().IgnoreError();
   changed_.NotifyAll();
-  Tell(v1::Event::KIND_LEASE_REMOVED, *lease, nullptr, absl::StrCat("lease ", lease->name, " has ended"));
-}
-
-void LeaseTable::TellLostContext(SessionState& session) {
-  if (!session.TakeLostContext()) return;
-  MutexLock lock(mutex_);
-  const auto found = leases_.find(session.lease());
-  if (found == leases_.end()) return;
-  Tell(v1::Event::KIND_CONTEXT_LOST, found->second, &session,
-       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
-                    found->second.name,
-                    " has lost its GPU context to a fault: its calls fail until it is started again; "
-                    "`dmesg` may have an Xid that says more"));
-}
-
-void LeaseTable::TellUncharged(LeaseKey lease, std::int64_t pid, const std::string& what) {
-  MutexLock lock(mutex_);
-  const auto found = leases_.find(lease);
-  if (found == leases_.end()) return;
-  Tell(v1::Event::KIND_UNCHARGED, found->second, nullptr,
-       absl::StrCat(ProcessCommand(pid), " (pid ", pid, ") of lease ", found->second.name, " ", what));
+  events_.Ended(*lease);
 }
 
 void LeaseTable::Close() {

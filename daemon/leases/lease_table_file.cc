@@ -1,70 +1,43 @@
-// The file of a LeaseTable's lasting leases.
-
-#include <fcntl.h>
-#include <spdlog/spdlog.h>
-#include <unistd.h>
+// What a LeaseTable keeps in the file of its lasting leases, and the leases that wait there.
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/unique_fd.h"
-#include "daemon/leases/lease_file.h"
 #include "daemon/leases/lease_record.h"
 #include "daemon/leases/lease_table.h"
-#include "daemon/recovery/journal_io.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
-namespace {
-
-constexpr char kFile[] = "leases";
-
-}  // namespace
 
 absl::Status LeaseTable::SaveLasting() {
-  if (journal_ == nullptr || state_directory_.empty()) return absl::OkStatus();
+  if (journal_ == nullptr || !store_.is_kept()) return absl::OkStatus();
   MutexLock file_lock(file_mutex_);
-  std::string bytes = EncodeJournalHeader("");
-  v1::JournalRecord record;
+  std::vector<v1::JournalLease> lasting;
   std::vector<LeaseKey> saved_now;
   {
     MutexLock lock(mutex_);
     for (const auto& [key, lease] : leases_) {
       if (lease.lasting && lease.ready && !lease.ending) {
-        *record.mutable_lease() = RecordOf(lease);
-        AppendJournalRecord(record, bytes);
+        lasting.push_back(RecordOf(lease));
         saved_now.push_back(key);
       }
     }
     for (const auto& [id, kept] : waiting_) {
-      if (!kept.record.lasting()) continue;
-      *record.mutable_lease() = kept.record;
-      AppendJournalRecord(record, bytes);
+      if (kept.record.lasting()) lasting.push_back(kept.record);
     }
   }
-  SetJournalLength(bytes);
-  std::error_code error;
-  std::filesystem::create_directories(state_directory_, error);
-  const UniqueFd directory(::open(state_directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  absl::Status saved = directory ? ReplaceFile(directory.get(), kFile, bytes, /*sync=*/true)
-                                 : absl::ErrnoToStatus(errno, "cannot open it");
+  const absl::Status saved = store_.Write(lasting);
   MutexLock lock(mutex_);
   file_is_behind_ = !saved.ok();
-  if (saved.ok()) {
-    for (const LeaseKey key : saved_now) {
-      if (const auto found = leases_.find(key); found != leases_.end()) found->second.saved = true;
-    }
-    for (const LeaseKey key : std::exchange(in_file_still_, {})) NoteLeaseGone(key);
-    return saved;
+  if (!saved.ok()) return saved;
+  for (const LeaseKey key : saved_now) {
+    if (const auto found = leases_.find(key); found != leases_.end()) found->second.saved = true;
   }
-  return absl::UnavailableError(
-      absl::StrCat("lgpud cannot write ", state_directory_, "/", kFile, " (", std::string(saved.message()),
-                   "), which keeps the lasting leases; make room there and try again"));
+  for (const LeaseKey key : std::exchange(in_file_still_, {})) NoteLeaseGone(key);
+  return saved;
 }
 
 void LeaseTable::TendFile() {
@@ -99,29 +72,6 @@ absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
   Finish(taken, devices);
   Commit().IgnoreError();
   return saved;
-}
-
-absl::StatusOr<LeaseTable::Lasting> LeaseTable::ReadLasting(const std::string& state_directory) {
-  const std::string path = absl::StrCat(state_directory, "/", kFile);
-  Lasting found;
-  LGPU_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, ReadFile(path));
-  if (!bytes) {
-    found.is_whole = false;  // whether there were leases is not known
-    return found;
-  }
-  const ParsedLeaseFile parsed = ParseLeaseFile(*bytes);
-  found.is_whole = parsed.damages.empty();
-  if (!found.is_whole) {
-    KeepDamaged(path);
-    for (const std::string& damage : parsed.damages) spdlog::error("{}: {}", path, damage);
-    spdlog::error("{} is damaged and is kept as {}.damaged; {} of its lasting leases can be read", path, path,
-                  parsed.leases.size());
-  }
-  LGPU_ASSIGN_OR_RETURN(const std::string boot_id, ReadBootId());
-  for (const v1::JournalLease& lease : parsed.leases) {
-    if (!IsOfAnotherBoot(lease.management(), boot_id)) found.leases.push_back(lease);
-  }
-  return found;
 }
 
 void LeaseTable::KeepWaiting(const v1::JournalLease& lease, bool in_use) {

@@ -187,7 +187,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::Res
   absl::Status saved = Commit();
   if (lease.lasting) saved.Update(SaveLasting());
   LGPU_RETURN_IF_ERROR(saved);
-  Tell(v1::Event::KIND_LEASE_RESIZED, lease, nullptr, absl::StrCat("lease ", lease.name, " has new limits"));
+  events_.Resized(lease);
   return Describe(lease.key);
 }
 

@@ -1,13 +1,10 @@
 // A LeaseTable's records for the next daemon, and its start from an earlier daemon's records.
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/session_restore.h"
-#include "base/refusal_text.h"
 #include "daemon/leases/lease_record.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
@@ -130,10 +127,7 @@ void LeaseTable::RestoreSession(SessionState& session) {
   Lease& lease = leases_.at(session.lease());
   lease.live.insert(session.id());
   if (lease.removed) session.RequestEnd(WasRemoved(lease.name));
-  Tell(v1::Event::KIND_SESSION_ABSENT, lease, &session,
-       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ", lease.name,
-                    " holds ", FormatBytes(broker_.Held(session.id())),
-                    " from before lgpud was started again"));
+  events_.Absent(lease, session, broker_.Held(session.id()));
 }
 
 void LeaseTable::EndUnused() {
@@ -159,9 +153,7 @@ void LeaseTable::SessionBack(SessionState& session) {
   MutexLock lock(mutex_);
   const auto found = leases_.find(session.lease());
   if (found != leases_.end()) {
-    Tell(v1::Event::KIND_SESSION_BACK, found->second, &session,
-         absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
-                      found->second.name, " is back and holds ", FormatBytes(broker_.Held(session.id()))));
+    events_.Back(found->second, session, broker_.Held(session.id()));
   }
 }
 
@@ -181,10 +173,7 @@ void LeaseTable::MakeMissing() {
     const std::optional<Broker::DeviceInfo> before = broker_.Find(device);
     if (!before || before->missing.is_zero()) continue;
     if (const absl::Status made = broker_.MakeMissing(device); !made.ok()) {
-      const std::string text = absl::StrCat("lease ", lease.name, " lacks ", FormatBytes(before->missing),
-                                            " of its preallocated memory: ");
-      spdlog::warn("{}{}", text, std::string(made.message()));
-      Tell(v1::Event::KIND_LEASE_DEGRADED, lease, nullptr, absl::StrCat(text, StatusHeadline(made)));
+      events_.LacksMemory(lease, before->missing, made);
     }
   }
 }

@@ -28,7 +28,7 @@ void RecoveryParts::Tell(v1::Event::Kind kind, std::string text) const {
 }
 
 LeaseRecovery::LeaseRecovery(const RecoveryParts& parts, const Journal::Opened& found,
-                             const LeaseTable::Lasting& lasting, const Names& wanted)
+                             const LeaseStore::Found& lasting, const Names& wanted)
     : parts_(parts), found_(found), lasting_(lasting), wanted_(wanted), ids_(found.state.ids()) {
   for (const auto& [id, session] : found.state.sessions()) in_use_.insert(session.lease_key());
   for (const auto& [key, lease] : found.state.leases()) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/leases/lease_store.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/recovery_parts.h"
@@ -26,7 +27,7 @@ class LeaseRecovery {
   using Names = std::set<std::pair<std::uint32_t, std::string>>;  // of leases, with their owners
 
   /// All outlive it. `wanted`: the leases of the configuration.
-  LeaseRecovery(const RecoveryParts& parts, const Journal::Opened& found, const LeaseTable::Lasting& lasting,
+  LeaseRecovery(const RecoveryParts& parts, const Journal::Opened& found, const LeaseStore::Found& lasting,
                 const Names& wanted);
 
   /// Restores the leases of the journal; to be called before its sessions are restored.
@@ -71,7 +72,7 @@ class LeaseRecovery {
 
   const RecoveryParts& parts_;
   const Journal::Opened& found_;
-  const LeaseTable::Lasting& lasting_;
+  const LeaseStore::Found& lasting_;
   const Names& wanted_;
   std::set<std::uint64_t> in_use_;        // keys, by sessions of the journal
   std::set<std::string> removed_;         // ids, by the journal

@@ -241,7 +241,9 @@ void Reclaimer::Run() {
     const bool confirmed = broker_.RetryUnconfirmed();
     for (const Broker::Unreturned& unreturned : broker_.observer().TakeUnreturned()) {
       if (const std::shared_ptr<SessionState> session = sessions_.Find(unreturned.session)) {
-        leases_.TellUnreturned(*session, unreturned.bytes);
+        leases_.TellOf(session->lease(), [&](const LeaseEvents& events, const Lease& lease) {
+          events.Unreturned(lease, *session, unreturned.bytes);
+        });
       }
     }
     const bool ends = stopping && std::none_of(draining.begin(), draining.end(), HasGrace);

@@ -162,7 +162,7 @@ absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
   return absl::OkStatus();
 }
 
-absl::Status Recovery::Run(const Journal::Opened& found, const LeaseTable::Lasting& lasting,
+absl::Status Recovery::Run(const Journal::Opened& found, const LeaseStore::Found& lasting,
                            const LeaseRecovery::Names& wanted) {
   LeaseRecovery leases(parts_, found, lasting, wanted);
   leases.RestoreJournaled();

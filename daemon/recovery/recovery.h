@@ -37,7 +37,7 @@ class Recovery {
   /// removed and still has sessions is restored as if it was not: a second one would have no room beside it.
   /// RESOURCE_EXHAUSTED where this process may not have enough descriptors: without one of the sessions its
   /// memory would be granted twice.
-  absl::Status Run(const Journal::Opened& found, const LeaseTable::Lasting& lasting,
+  absl::Status Run(const Journal::Opened& found, const LeaseStore::Found& lasting,
                    const LeaseRecovery::Names& wanted);
   /// To be called now and then.
   void Tend();

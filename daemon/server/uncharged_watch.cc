@@ -91,7 +91,8 @@ void UnchargedWatch::Act(const Broker::Uncharged& use, LeaseKey lease) {
                                            : absl::StrCat(": lgpud may not kill it (", failure,
                                                           "; docs/configuration.md, memory.on_uncharged)"));
   }
-  leases_.TellUncharged(lease, use.pid, text);
+  leases_.TellOf(lease,
+                 [&](const LeaseEvents& events, const Lease& of) { events.Uncharged(of, use.pid, text); });
 }
 
 }  // namespace lgpu::daemon

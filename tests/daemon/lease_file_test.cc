@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/leases/lease_table.h"
+#include "daemon/leases/lease_store.h"
 #include "daemon/recovery/journal_format.h"
 #include "tests/daemon/temporary_directory.h"
 
@@ -222,7 +222,7 @@ TEST(LeaseFileTest, ADamagedFileStaysAndGetsASecondName) {
   damaged[file.end(1) - 1] = static_cast<char>(damaged[file.end(1) - 1] ^ 1);
   std::ofstream(path, std::ios::binary) << damaged;
   for (int start = 0; start < 2; ++start) {
-    const absl::StatusOr<LeaseTable::Lasting> lasting = LeaseTable::ReadLasting(directory.path());
+    const absl::StatusOr<LeaseStore::Found> lasting = LeaseStore(directory.path()).Read();
     ASSERT_TRUE(lasting.ok()) << lasting.status();
     EXPECT_FALSE(lasting->is_whole);
     EXPECT_THAT(KeysOf(lasting->leases), ElementsAre(2, 3));

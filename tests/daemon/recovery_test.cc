@@ -53,7 +53,7 @@ class RecoveryTest : public ::testing::Test {
                               .events = next_->events(),
                               .journal = *next_->opened().journal};
     Recovery recovery(parts);
-    const absl::StatusOr<LeaseTable::Lasting> lasting = LeaseTable::ReadLasting(directory.path());
+    const absl::StatusOr<LeaseStore::Found> lasting = LeaseStore(directory.path()).Read();
     ASSERT_EQ(lasting.status(), absl::OkStatus());
     ASSERT_EQ(recovery.Run(next_->opened(), *lasting, {}), absl::OkStatus());
   }
