@@ -10,6 +10,7 @@
 
 #include "allocator/device/simulated/simulated_spec.h"
 #include "base/nvidia_driver.h"
+#include "client/session/daemon_program.h"
 #include "lgpu/status.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/connect.h"
@@ -86,16 +87,26 @@ std::string FirstLine(const absl::Status& status) {
   return text.substr(0, text.find('\n'));
 }
 
+/// Whether systemd runs here and has lgpud's unit, which packages and `cmake --install` bring.
+bool HasService() {
+  if (::access("/run/systemd/system", F_OK) != 0) return false;
+  for (const char* const folder : {"/etc", "/usr/local/lib", "/usr/lib", "/lib"}) {
+    if (::access((std::string(folder) + "/systemd/system/lgpud.service").c_str(), F_OK) == 0) return true;
+  }
+  return false;
+}
+
 /// Advice: the commands that start a daemon in one of the directories, and the endpoint that needs none.
 std::string HowToStart(const Endpoint& endpoint) {
   const bool named = endpoint.directories.size() == 1;
   const std::string dir = named ? " --dir " + endpoint.directories.front() : "";
+  const std::string lgpud = DaemonProgramOfThisProcess();
   std::vector<std::string> lines;
-  if (!named && ::access("/run/systemd/system", F_OK) == 0) {
+  if (!named && HasService()) {
     lines.emplace_back("systemctl start lgpud    (as root: the daemon of this machine)");
   }
-  if (HasNvidiaDriver()) lines.push_back("lgpud" + dir + " &    (a daemon of your own)");
-  lines.push_back("lgpud --simulate 2x1GiB" + dir + " &    (" +
+  if (HasNvidiaDriver()) lines.push_back(lgpud + dir + " &    (a daemon of your own)");
+  lines.push_back(lgpud + " --simulate 2x1GiB" + dir + " &    (" +
                   (HasNvidiaDriver() ? "" : "there is no NVIDIA driver here: ") + "simulated GPUs)");
   if (named) lines.emplace_back("export LGPU_ENDPOINT=DIR of a running lgpud");
   if (endpoint.may_be_local) {
