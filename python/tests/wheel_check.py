@@ -13,6 +13,8 @@ import threading
 import zipfile
 
 MOST_BYTES = 15_000_000
+# The newest versions of symbols that RHEL 9 and Amazon Linux 2023 have: glibc 2.34, the C++ library of GCC 11.
+FLOOR = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11,)}
 TESTS = pathlib.Path(__file__).resolve().parent
 
 
@@ -46,6 +48,8 @@ def use_daemon(folder, environment):
         assert "[[12.0]]" in out and "of-the-wheel" in out, out
         listed = subprocess.run(["lgpu", "ls"], check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
         assert "64.00MiB" in listed, listed
+        examined = subprocess.run(["lgpu", "doctor"], check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        assert re.search(r"^ok +self-test ", examined, re.MULTILINE), examined
         daemon.terminate()
         assert daemon.wait(30) == 0
     finally:
@@ -76,10 +80,30 @@ def check_licences(wheel):
     assert not missing, f"the wheel lacks these licences, or has others: {sorted(set(missing))}"
 
 
+def check_symbols(wheel):
+    """No file of the wheel asks for a symbol above the floor, and the wheel's name says so."""
+    assert "-manylinux_2_34_" in wheel.name, wheel.name
+    above, checked = [], set()
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
+        for name in archive.namelist():
+            if archive.read(name)[:4] != b"\x7fELF":
+                continue
+            checked.add(name)
+            table = subprocess.run(["objdump", "-T", archive.extract(name, folder)], check=True, stdout=subprocess.PIPE, text=True).stdout
+            for family, number in re.findall(r"\b(GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)\b", table):
+                if tuple(map(int, number.split("."))) > FLOOR[family]:
+                    above.append(f"{name}: {family}_{number}")
+    own = {"lib/liblgpu.so.0", "bin/lgpu", "bin/lgpud", "bin/lgpu-selftest", "client/driver/lib/libcuda.so.1",
+           "client/driver/lib/libnvidia-ml.so.1", "client/driver/lib/liblgpu_redirect.so"}
+    assert {f"lgpu/{name}" for name in own} <= checked, checked
+    assert not above, f"above glibc 2.34 with the C++ library of GCC 11: {sorted(set(above))}"
+
+
 def main():
     wheel = pathlib.Path(sys.argv[1]).resolve()
     assert wheel.stat().st_size <= MOST_BYTES, f"{wheel} has {wheel.stat().st_size} bytes; at most {MOST_BYTES} are wanted"
     check_licences(wheel)
+    check_symbols(wheel)
     with tempfile.TemporaryDirectory(prefix="lgpu-", dir="/tmp") as name:
         folder = pathlib.Path(name)
         environment = clean_environment(folder)
