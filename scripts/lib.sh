@@ -78,3 +78,15 @@ skipped_tests() {
       NF {last = $0}' "$build/Testing/tests.xml" "$build/Testing/Temporary/LastTest.log"
   done | sort -u | grep . || say "  none"
 }
+
+# An interpreter of Python 3.$1 that runs: of PATH, or of pyenv.
+newer_python() {
+  local candidate
+  for candidate in "$(command -v "python3.$1" || true)" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$1".*/bin/python3; do
+    if "$candidate" -c 'import venv' 2>/dev/null; then
+      say "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""gpu_adaptors.py torch|torch-pool|cupy|rmm|numba [--check]: a library of arrays on a real GPU, with the memory of a logical one, for
+"""gpu_adaptors.py torch|torch-pool|cupy|rmm|numba: a library of arrays on a real GPU, with the memory of a logical one, for
 scripts/gpu-check. LGPU_ENDPOINT names the daemon.
 
-It computes, fills the limit, is refused, frees, and fills it again. --check: only says whether it can, and why not (1): the
-library is not installed or has no CUDA, or the module is for another version of Python."""
+It computes, fills the limit, is refused, frees, and fills it again."""
 
 import gc
 import sys
@@ -132,25 +131,8 @@ def use_numba(lgpu, ctx):
     twice(ctx, lambda size: cuda.device_array(size, np.uint8), MemoryError)
 
 
-def check(name):
-    """Why it cannot run."""
-    library = name.partition("-")[0]
-    try:
-        module = __import__(library)
-        import lgpu._core  # noqa: F401
-    except ImportError as error:
-        return str(error)
-    if library == "torch" and not module.cuda.is_available():
-        return "torch has no CUDA here"
-    return None
-
-
 def main():
     name = sys.argv[1]
-    if sys.argv[2:] == ["--check"]:
-        reason = check(name)
-        print(reason or "")
-        return 0 if reason is None else 1
     import lgpu
     ctx = lgpu.Context(memory_limit=LIMIT, allocation_timeout=0)
     {"torch": use_torch, "torch-pool": use_torch_pool, "cupy": use_cupy, "rmm": use_rmm, "numba": use_numba}[name](lgpu, ctx)

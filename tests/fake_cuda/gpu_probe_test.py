@@ -28,6 +28,16 @@ def faults(run, probe, expect):
            all(case["nvml_free_ms"] is None and case["create_again"] == "ok" for case in out["e5"]["cases"]))
 
 
+def only_the_machine(run, probe, expect):
+    """about and --used say what the machine has, without an experiment."""
+    code, out = ask(run, probe, [], ["about"])
+    expect("about", code == 0 and list(out) == ["about"] and out["about"]["gpu"] == "Fake GPU")
+    for machine, wanted in (([], (0, "0\n")), (["--fail", "nvmlDeviceGetMemoryInfo=999"], (1, ""))):
+        used = subprocess.run([run, "--cards", "1", *machine, "--", probe, "--used", out["about"]["uuid"]],
+                              capture_output=True, text=True, timeout=240, check=False)
+        expect(f"--used {machine}", (used.returncode, used.stdout) == wanted)
+
+
 def main():
     run, probe = sys.argv[1:]
     done = subprocess.run([run, "--cards", "1", "--memory", "512MiB", "--", probe, "--quick", "all"],
@@ -62,6 +72,7 @@ def main():
     expect("e14", old_toolkit or (out["e14"]["8"]["made"] == {"multiprocessors": 8} and
                                   out["e14"]["64"]["alone"]["fills_per_ms"] > 0))
     faults(run, probe, expect)
+    only_the_machine(run, probe, expect)
     for what in wrong:
         print("not as the fake driver has it:", what)
     if wrong:

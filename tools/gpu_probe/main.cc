@@ -28,6 +28,8 @@ struct Flags {
   int limit_seconds = 240;  // of an experiment
   std::string out;          // empty: standard output
   std::string only;         // this process is the one of that experiment
+  std::string used_of;      // only NVML's figure of this card
+  bool about = false;       // only what the machine has
   std::vector<const Experiment*> chosen;
 };
 
@@ -73,9 +75,12 @@ Bench Look(Agent& agent, json& about) {
 
 int Usage() {
   std::string text =
-      "usage: gpu_probe [--quick] [--limit SECONDS] [--out FILE] EXPERIMENT ...|all\n"
+      "usage: gpu_probe [--quick] [--limit SECONDS] [--out FILE] EXPERIMENT ...|all|about\n"
+      "       gpu_probe --used UUID\n"
       "  --limit SECONDS  of one experiment; 240\n"
-      "  --out FILE       the answers, rewritten after every experiment\n";
+      "  --out FILE       the answers, rewritten after every experiment\n"
+      "  --used UUID      only the bytes that NVML counts as used on that GPU\n"
+      "  about\tonly what the machine has: date, GPU, driver\n";
   for (const Experiment& experiment : AllExperiments()) {
     text += std::string("  ") + experiment.name + "\t" + experiment.question + "\n";
   }
@@ -95,6 +100,10 @@ bool Parse(int argc, char** argv, Flags& flags) {
       flags.out = argv[++i];
     } else if (word == "--only" && has_value) {
       flags.only = argv[++i];
+    } else if (word == "--used" && has_value) {
+      flags.used_of = argv[++i];
+    } else if (word == "about") {
+      flags.about = true;
     } else {
       const std::size_t before = flags.chosen.size();
       for (const Experiment& experiment : AllExperiments()) {
@@ -103,7 +112,9 @@ bool Parse(int argc, char** argv, Flags& flags) {
       if (flags.chosen.size() == before) return false;
     }
   }
-  return flags.limit_seconds > 0 && (flags.chosen.empty() != flags.only.empty());
+  const int modes =
+      int{!flags.chosen.empty()} + int{!flags.only.empty()} + int{!flags.used_of.empty()} + int{flags.about};
+  return flags.limit_seconds > 0 && modes == 1;
 }
 
 /// Reads `read` until it is closed; nothing if the time is over first.
@@ -155,6 +166,17 @@ int RunOnly(const Flags& flags) {
   return Usage();
 }
 
+int PrintUsed(const std::string& uuid) {
+  const auto nvml = Nvml::Open();
+  const auto memory = nvml.ok() ? (*nvml)->MemoryOf(uuid) : absl::StatusOr<Nvml::Memory>(nvml.status());
+  if (!memory.ok()) {
+    std::fprintf(stderr, "gpu_probe: %s\n", std::string(memory.status().message()).c_str());
+    return 1;
+  }
+  std::printf("%zu\n", memory->used.count());
+  return 0;
+}
+
 /// False: the file cannot be written.
 bool Keep(const json& out, const Flags& flags) {
   if (flags.out.empty()) return true;
@@ -172,6 +194,7 @@ int Main(int argc, char** argv) {
   Flags flags;
   if (!Parse(argc, argv, flags)) return Usage();
   if (!flags.only.empty()) return RunOnly(flags);
+  if (!flags.used_of.empty()) return PrintUsed(flags.used_of);
   json out;
   Agent idle;
   const bool has_gpu = Look(idle, out["about"]).total != 0;
