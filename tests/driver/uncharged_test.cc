@@ -104,5 +104,74 @@ TEST_F(UnchargedTest, KillEndsACommandThatComesPastTheShim) {
   End(*stranger);
 }
 
+/// Programs in a pid namespace, which know themselves by another pid than lgpud does.
+class PidNamespaceTest : public UnchargedTest {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<ProgramResult> tried = RunProgram({.argv = Inside("test $$ = 1")});
+    ASSERT_TRUE(tried.ok()) << tried.status();
+    if (tried->code != 0) GTEST_SKIP() << "this machine allows no pid namespace: " << tried->err;
+  }
+  /// A shell with pid 1 and a /proc of its own. The test's procfs lies in the folder "$0"/proc.
+  std::vector<std::string> Inside(const std::string& script) const {
+    return {"unshare",
+            "--pid",
+            "--mount",
+            "--fork",
+            "/bin/sh",
+            "-ec",
+            absl::StrCat("mkdir -p \"$0\"/proc; mount --rbind /proc \"$0\"/proc; "
+                         "mount -t proc proc /proc; ",
+                         script),
+            home_.path()};
+  }
+  std::unique_ptr<ChildProgram> StartInside(const std::string& lease, const std::string& machine) {
+    std::vector<std::string> words =
+        Inside(absl::StrCat("echo $$ >&2; exec env LGPU_FAKE_CUDA=\"$0\"", machine, " \"$@\""));
+    words.insert(words.end(), {Client("dlopen"), "dlopen", "libcuda.so.1"});
+    return StartProgram(words, EnvironmentOf(lease));
+  }
+  std::string OfTheMachine() const { return machine_.environment().at("LGPU_FAKE_CUDA").value_or(""); }
+};
+
+TEST_F(PidNamespaceTest, NvmlListsAProgramByTheMachinesPid) {
+  StartMachine(Config("kill"));
+  auto client = StartInside(CreateLease("64MiB"), OfTheMachine());
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  const v1::StatsSnapshot stats = Stats();
+  ASSERT_EQ(stats.leases(0).sessions_size(), 1);
+  const auto pid = static_cast<pid_t>(stats.leases(0).sessions(0).pid());
+  EXPECT_THAT(client->Errors(), ::testing::StartsWith("1\n")) << "its own pid";
+  EXPECT_NE(pid, 1);
+  EXPECT_EQ(machine_.ContextsCreated(pid), 1) << "the driver has it by the pid that lgpud has";
+  End(*client);
+}
+
+TEST_F(PidNamespaceTest, KillEndsAProgramThatComesPastTheShim) {
+  StartMachine(Config("kill"));
+  const std::string lease = CreateLease("64MiB");
+  auto client = StartInside(lease, OfTheMachine());
+  EXPECT_EQ(Ask(*client, absl::StrCat("past a ", 100 * kMiB)), "ok");
+  ASSERT_TRUE(Eventually([&] { return Events(lease).find("it was killed") != std::string::npos; }));
+  EXPECT_NE(client->Wait(), 0) << "unshare says nothing of SIGKILL";
+}
+
+TEST_F(PidNamespaceTest, AMachineOfFilesInAFolderHasTheProcfsBesideIt) {
+  StartMachine(Config("kill"));
+  const std::filesystem::path of_state = OfTheMachine(), folder = home_.path();
+  const auto link = [&](const std::string& descriptor, const std::string& name) {
+    std::filesystem::create_symlink(
+        absl::StrCat(home_.path(), of_state.parent_path().string(), "/", descriptor), folder / name);
+  };
+  link(of_state.filename(), "machine");
+  const std::string memory = std::to_string(machine_.state().cards[0].memory_fd);
+  link(memory, memory);
+  const std::string lease = CreateLease("64MiB");
+  auto client = StartInside(lease, "/machine");
+  EXPECT_EQ(Ask(*client, absl::StrCat("past a ", 100 * kMiB)), "ok");
+  ASSERT_TRUE(Eventually([&] { return Events(lease).find("it was killed") != std::string::npos; }));
+  EXPECT_NE(client->Wait(), 0) << "unshare says nothing of SIGKILL";
+}
+
 }  // namespace
 }  // namespace lgpu::testing

@@ -19,8 +19,8 @@ bool IsTaken(Process& process, int card) {
   const StateFile::Lock lock(*process.file);
   process.file->Sweep();
   const auto& slots = process.file->state().slots;
-  return std::any_of(std::begin(slots), std::end(slots), [card, &process](const Slot& slot) {
-    return slot.used && slot.is_context && slot.card == card && slot.pid != process.pid;
+  return std::any_of(std::begin(slots), std::end(slots), [card, own = process.file->pid()](const Slot& slot) {
+    return slot.used && slot.is_context && slot.card == card && slot.pid != own;
   });
 }
 

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 
 #include "base/check.h"
@@ -53,6 +54,9 @@ StateFile* StateFile::OfThisProcess() {
     if (state->magic != State::kMagic) return nullptr;
     auto* const made = new StateFile(std::move(fd), state);
     const std::string directory(path, std::strrchr(path, '/') + 1);
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    made->self_links_ = {folder / "proc/self",
+                         folder.parent_path().parent_path() / "self"};  // or /proc/PID/fd
     for (int i = 0; i < state->card_count; ++i) {
       made->memories_.push_back(Reopen(directory + std::to_string(state->cards[i].memory_fd)));
     }
@@ -66,6 +70,14 @@ StateFile::StateFile(UniqueFd fd, State* state, const std::vector<UniqueFd>& mem
   for (const UniqueFd& memory : memories) {
     memories_.push_back(Reopen("/proc/self/fd/" + std::to_string(memory.get())));
   }
+}
+
+std::int32_t StateFile::pid() const {
+  for (const std::string& link : self_links_) {
+    char target[32] = {};
+    if (::readlink(link.c_str(), target, sizeof(target) - 1) > 0) return std::atoi(target);
+  }
+  return ::getpid();
 }
 
 UniqueFd StateFile::OpenMemory(int card) {
@@ -136,7 +148,7 @@ Slot* StateFile::Allocate(int card_index, std::uint64_t bytes, Kind kind, int me
   *slot = {.used = true,
            .is_context = kind == Kind::kContext,
            .card = card_index,
-           .pid = static_cast<std::int32_t>(::getpid()),
+           .pid = pid(),
            .offset = card.next_offset,
            .bytes = bytes,
            .freed_at = 0,
@@ -155,11 +167,11 @@ Slot* StateFile::FindSlot(int card, std::uint64_t offset) {
 
 void StateFile::AddViolation(std::string_view rule, const std::string& text) {
   if (state_->any_program) return;
-  std::fprintf(stderr, "fake CUDA: pid %d broke the rule %.*s: %s\n", ::getpid(),
-               static_cast<int>(rule.size()), rule.data(), text.c_str());
+  std::fprintf(stderr, "fake CUDA: pid %d broke the rule %.*s: %s\n", pid(), static_cast<int>(rule.size()),
+               rule.data(), text.c_str());
   if (state_->violation_count >= State::kMaxViolations) return;
   Violation& violation = state_->violations[state_->violation_count++];
-  violation.pid = static_cast<std::int32_t>(::getpid());
+  violation.pid = pid();
   std::snprintf(violation.rule, sizeof(violation.rule), "%.*s", static_cast<int>(rule.size()), rule.data());
   std::snprintf(violation.text, sizeof(violation.text), "%s", text.c_str());
 }
@@ -178,7 +190,7 @@ int StateFile::IndexOfCall(std::string_view call) {
 
 int StateFile::TakeFault(std::string_view call) {
   for (Fault& fault : state_->faults) {
-    if (call != fault.call || (fault.pid != 0 && fault.pid != ::getpid())) continue;
+    if (call != fault.call || (fault.pid != 0 && fault.pid != pid())) continue;
     if (fault.skip > 0) {
       --fault.skip;
       return 0;
@@ -190,10 +202,10 @@ int StateFile::TakeFault(std::string_view call) {
 }
 
 ProcessContexts& StateFile::ContextsOfThisProcess() {
-  const auto pid = static_cast<std::int32_t>(::getpid());
+  const std::int32_t own = pid();
   for (ProcessContexts& entry : state_->processes) {
-    if (entry.pid == pid || entry.pid == 0) {
-      entry.pid = pid;
+    if (entry.pid == own || entry.pid == 0) {
+      entry.pid = own;
       return entry;
     }
   }

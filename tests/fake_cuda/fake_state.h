@@ -3,7 +3,8 @@
 
 // The hardware of the fake machine. All processes that open the fake driver or the fake NVML share it with
 // the test that made it. The variable LGPU_FAKE_CUDA names the memfd that holds a State ("/proc/PID/fd/N");
-// without it there is no GPU.
+// without it there is no GPU. A container may have the State and the memories as files of one folder, with
+// the procfs of the test's pid namespace mounted as `proc` there.
 
 #include <atomic>
 #include <cstdint>
@@ -40,7 +41,7 @@ struct Slot {
   bool used;
   bool is_context;
   std::int32_t card;
-  std::int32_t pid;  // its maker
+  std::int32_t pid;  // its maker: StateFile::pid()
   std::uint64_t offset, bytes;
   std::int64_t freed_at;  // when its last reference went, in ns of the steady clock; 0: it has one
   std::uint64_t charged;  // of the card: `bytes`, or 0 for managed memory that is on the host
@@ -111,6 +112,9 @@ class StateFile {
   StateFile(UniqueFd fd, State* state, const std::vector<UniqueFd>& memories = {});
 
   State& state() { return *state_; }
+  /// This process in the pid namespace of the test that made the machine, as a driver and NVML count
+  /// processes. Of a program in another pid namespace without that namespace's procfs: its own pid.
+  std::int32_t pid() const;
   /// A new open file of a card's memory.
   UniqueFd OpenMemory(int card);
   /// The card of an exported descriptor, or -1.
@@ -149,6 +153,7 @@ class StateFile {
  private:
   UniqueFd fd_;
   State* state_;
+  std::vector<std::string> self_links_;  // /proc/self of the test's pid namespace, at the first that is there
   std::vector<UniqueFd> memories_;
 };
 
