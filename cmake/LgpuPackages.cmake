@@ -76,7 +76,7 @@ set(CPACK_DEBIAN_LGPU_PACKAGE_RECOMMENDS "libopenblas0-pthread, lgpu-driver-shim
 set(CPACK_DEBIAN_LGPU_PACKAGE_SUGGESTS "lgpud, lgpu-doc")
 # It needs the C library and the machine's own driver, under a name that lgpu gives it: no package has that file.
 set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_SHLIBDEPS OFF)
-set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_DEPENDS "libc6 (>= 2.35)")
+set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_DEPENDS "libc6 (>= 2.28)")
 set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_RECOMMENDS lgpu)
 # The dependency on liblgpu0 is in PackageByGenerator.cmake, which knows the version.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/client)

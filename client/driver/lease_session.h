@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <list>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/driver/steady_condition.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/session_messages.h"
@@ -168,7 +168,7 @@ class LeaseSession {
   std::atomic<bool> has_uncharged_{false};  // since the daemon's last answer
 
   std::mutex mutex_;  // guards the rest
-  std::condition_variable changed_;
+  SteadyCondition changed_;
   State state_ = State::kFresh;
   wire::Channel channel_;
   bool is_reading_ = false;        // a thread is in channel_.Receive

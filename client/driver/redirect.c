@@ -1,5 +1,5 @@
 // The redirect, which `lgpu run` preloads: a dlopen of the CUDA driver or of NVML, by whatever path, opens
-// the shim that lies beside this library. It needs libc alone and does nothing at load.
+// the shim that lies beside this library. It needs glibc alone and does nothing at load.
 //
 // glibc looks at the return address of dlopen for the caller's RUNPATH and namespace, so both wrappers end in
 // a jump (a sibling call). A test checks that the caller's RUNPATH still counts.
@@ -7,12 +7,17 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "client/driver/old_glibc.h"
+
+LGPU_OLD_GLIBC(dladdr, dladdr, 2.2.5);
+LGPU_OLD_GLIBC(dlsym, dlsym, 2.2.5);
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -29,9 +34,10 @@ static bool IsOff(void) {
 
 // The shims' paths. That of NVML is empty where the machine has no NVML. The driver's stands even when the
 // folder was removed meanwhile: the program then finds no driver, in place of one without a limit.
-static char driver_path[PATH_MAX];
-static char nvml_path[PATH_MAX];
-static pthread_once_t found = PTHREAD_ONCE_INIT;
+struct Paths {
+  char driver[PATH_MAX];
+  char nvml[PATH_MAX];
+};
 
 // The path of the file `name` beside this library.
 static void Find(const char* name, char room[PATH_MAX]) {
@@ -44,10 +50,21 @@ static void Find(const char* name, char room[PATH_MAX]) {
   strcpy(room + length, name);
 }
 
-static void FindBoth(void) {
-  Find("libcuda.so.1", driver_path);
-  Find("libnvidia-ml.so.1", nvml_path);
-  if (access(nvml_path, F_OK) != 0) nvml_path[0] = '\0';
+// Found at the first call, and kept for good. Null: there is no memory for them.
+static const struct Paths* ShimPaths(void) {
+  static _Atomic(struct Paths*) known;
+  struct Paths* paths = atomic_load(&known);
+  if (paths != NULL) return paths;
+  // No lock: a fork in another thread would leave it held in the child.
+  paths = calloc(1, sizeof(*paths));
+  if (paths == NULL) return NULL;
+  Find("libcuda.so.1", paths->driver);
+  Find("libnvidia-ml.so.1", paths->nvml);
+  if (access(paths->nvml, F_OK) != 0) paths->nvml[0] = '\0';
+  struct Paths* first = NULL;
+  if (atomic_compare_exchange_strong(&known, &first, paths)) return paths;
+  free(paths);
+  return first;
 }
 
 // The shim's path where `file` is a library that has one; else `file`.
@@ -59,8 +76,10 @@ static const char* Redirected(const char* file) {
   if ((!is_driver && !IsLibrary(base, "libnvidia-ml.so")) || IsOff()) return file;
   // A path that is not there fails as it did before.
   if (slash != NULL && access(file, F_OK) != 0) return file;
-  pthread_once(&found, FindBoth);
-  const char* const shim = is_driver ? driver_path : nvml_path;
+  const struct Paths* const paths = ShimPaths();
+  if (paths == NULL)
+    return "lgpu has no memory to find the shim";  // no such library, in place of one without a limit
+  const char* const shim = is_driver ? paths->driver : paths->nvml;
   return shim[0] == '\0' ? file : shim;
 }
 

@@ -129,6 +129,19 @@ def try_archive(machine, archive, source):
     shutil.rmtree(machine.root / "run/lock/lgpu")
 
 
+def try_shim(machine, package, source):
+    """The files that programs of older images load need no newer glibc than the page says."""
+    machine.run(f"dpkg-deb -x /packages/{package.name} /tmp/shim", check=True)
+    folder = next((machine.root / "tmp/shim").rglob("liblgpu_redirect.so")).parent
+    done = subprocess.run([sys.executable, str(source / "tests/driver/shim_files_test.py"), str(source), str(folder)],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    expect(done.returncode == 0, f"{package.name}: {done.stdout}")
+    promised = re.search(r"glibc (2\.\d+)", (source / "docs/unmodified.md").read_text(encoding="utf-8")).group(1)
+    depends, _ = machine.run(f"dpkg-deb -f /packages/{package.name} Depends", check=True)
+    expect(f"libc6 (>= {promised})" in depends, f"{package.name} depends on {depends}, and the page says glibc {promised}")
+    shutil.rmtree(machine.root / "tmp/shim")
+
+
 PYTHON = """
 import lgpu, numpy
 with lgpu.Context(memory_limit="16MiB", endpoint="local:1x64MiB") as ctx:
@@ -201,6 +214,7 @@ def main():
     (root / "run/systemd/system").mkdir(parents=True)
     machine.run("useradd -m anna; useradd -m ben", check=True)
     try_archive(machine, next(packages.glob("*.tar.gz")), source)
+    try_shim(machine, next(packages.glob("lgpu-driver-shim_*.deb")), source)
     if any(packages.glob("python3-lgpu_*.deb")):
         try_python(machine)
     files, users = machine.files(), machine.users()
