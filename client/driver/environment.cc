@@ -15,12 +15,18 @@ constexpr long kLongestWait = 86'400'000;
 extern const PlaceNote place_note;
 const PlaceNote place_note = {"lgpu-place-note", "", ""};
 
-/// The variables of the note. `lgpu run` writes the note into the file: the compiler must not assume it
-/// empty.
-std::string_view NotedVariables() {
+/// `lgpu run` writes the note into the file: the compiler must not assume it empty.
+const PlaceNote& Note() {
   const PlaceNote* note = &place_note;
   __asm__ volatile("" : "+r"(note));
-  return {note->variables, ::strnlen(note->variables, PlaceNote::kRoom)};
+  return *note;
+}
+
+/// Whether this library is a copy that was made to limit a program.
+bool IsCopy() { return Note().folder[0] != '\0'; }
+
+std::string_view NotedVariables() {
+  return {Note().variables, ::strnlen(Note().variables, PlaceNote::kRoom)};
 }
 
 std::string Noted(std::string_view name) {
@@ -53,7 +59,7 @@ std::optional<LeaseSession::Options> OptionsFromEnvironment(const char* client) 
   };
   LeaseSession::Options options;
   options.lease = find("LGPU_LEASE");
-  if (options.lease.empty()) return std::nullopt;
+  if (options.lease.empty() && !IsCopy()) return std::nullopt;
   options.directory = find("LGPU_ENDPOINT");
   if (options.directory.empty()) options.directory = "/run/lgpu";
   options.client = client;

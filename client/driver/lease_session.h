@@ -35,12 +35,14 @@ class LeaseSession {
   using Clock = std::chrono::steady_clock;
   struct Options {
     std::string directory;                        // the daemon's runtime directory
-    std::string lease;                            // LGPU_LEASE
+    std::string lease;                            // LGPU_LEASE; empty: there is none, and nothing is granted
     std::string client;                           // for people: "libcuda shim 0.1.0"
     std::chrono::milliseconds memory_wait{2000};  // how long charges may wait for the card in a row
     std::chrono::milliseconds wait_pause{5000};   // after waits in vain of this length charges do not wait
   };
-  explicit LeaseSession(Options options) : options_(std::move(options)) {}
+  explicit LeaseSession(Options options) : options_(std::move(options)) {
+    if (options_.lease.empty()) state_ = State::kOver;
+  }
 
   static constexpr int kNoCard = -1;
   static constexpr int kMaxCards = SharedCharges::kMaxCards;

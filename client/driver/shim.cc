@@ -1,7 +1,9 @@
 #include "client/driver/shim.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
+#include <string_view>
 #include <utility>
 
 #include "client/driver/environment.h"
@@ -33,6 +35,17 @@ std::optional<std::uint64_t> GraphInUse(std::uint64_t device) {
   return GraphFigure(device, kGraphUsedCurrent);
 }
 
+/// Once in a program, its children included.
+void SayThatNoLeaseIsNoted() {
+  static std::atomic<bool> is_said{false};
+  constexpr std::string_view kText =
+      "lgpu: error: this program gets no GPU memory: it has a copy of lgpu's libcuda.so.1, and neither the "
+      "copy "
+      "nor LGPU_LEASE names a lease\n"
+      "  try: lgpu run --isolate, which makes a copy that names one; or LGPU_LEASE of `lgpu env`\n";
+  if (!is_said.exchange(true)) (void)!::write(STDERR_FILENO, kText.data(), kText.size());
+}
+
 // Runs at exit() and at main's end. The library is never unloaded earlier (-z nodelete).
 [[gnu::destructor]] void NoteExit() {
   if (Shim* const shim = the_shim.load()) shim->session.NoteExit();
@@ -55,6 +68,7 @@ Shim* Shim::Get() {
   if (is_looked_up.load(std::memory_order_acquire)) return the_shim.load(std::memory_order_relaxed);
   // No lock and no guard: a fork in another thread would leave them held in the child.
   if (std::optional<LeaseSession::Options> options = OptionsFromEnvironment("libcuda shim " LGPU_VERSION)) {
+    if (options->lease.empty()) SayThatNoLeaseIsNoted();
     Shim* const made = new Shim(*std::move(options));
     Shim* none = nullptr;
     if (!the_shim.compare_exchange_strong(none, made)) delete made;
