@@ -39,8 +39,10 @@ absl::StatusOr<Waiter> Grants::CheckCharge(const Broker::ChargeSpec& spec) const
   const std::vector<LogicalId> devices =
       card ? core_.tables.DevicesOn(session->second.lease, *card) : std::vector<LogicalId>();
   if (devices.empty()) {
-    return absl::NotFoundError(absl::StrCat("the session's lease has no logical device on card \"",
-                                            spec.card_uuid, "\"; charge a card that the lease names"));
+    return absl::NotFoundError(absl::StrCat(
+        spec.what.empty() ? "a charge" : spec.what, " names GPU \"", spec.card_uuid,
+        "\", and the lease of this program has no logical device on it; name a GPU of the lease (inside a "
+        "lease an index of CUDA_VISIBLE_DEVICES counts the lease's GPUs, from 0)"));
   }
   Waiter waiter;
   waiter.spec = {.session = spec.session,

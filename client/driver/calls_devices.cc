@@ -1,9 +1,11 @@
 // The start, the calls that tell sizes, and contexts, whose end frees their memory.
 
 #include <algorithm>
+#include <atomic>
 
 #include "client/driver/environment.h"
 #include "client/driver/shim.h"
+#include "client/driver/visible_devices.h"
 
 namespace lgpu::shim {
 namespace {
@@ -83,11 +85,17 @@ Result LetGoOfPrimary(Result (*real)(Device), Device device) {
 }  // namespace
 
 LGPU_SHIM_EXPORT Result cuInit(unsigned flags) {
-  RestoreVisibleDevices();
+  // The driver reads the variables at its first successful start alone.
+  static std::atomic<bool> has_started{false};
+  if (!has_started.load(std::memory_order_acquire)) {
+    RestoreVisibleDevices();
+    // The daemon knows the program from here on. Without a daemon cuInit succeeds, and allocations are
+    // refused.
+    Shim* const shim = Shim::Get();
+    if (shim != nullptr && !ShowCardsOfLease(shim->session)) return kNoVisibleDevice;
+  }
   const Result result = CallReal(RealDriver::Get().cuInit, flags);
-  Shim* const shim = Shim::Get();
-  // The daemon knows the program from here on. Without a daemon cuInit succeeds, and allocations are refused.
-  if (shim != nullptr && result == kSuccess) (void)shim->session.Join();
+  if (result == kSuccess) has_started.store(true, std::memory_order_release);
   return result;
 }
 

@@ -16,6 +16,7 @@ using Result = int;  // a CUresult; a newer driver has more of them than cuda.h 
 inline constexpr Result kSuccess = CUDA_SUCCESS;
 inline constexpr Result kInvalidValue = CUDA_ERROR_INVALID_VALUE;
 inline constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
+inline constexpr Result kNoVisibleDevice = CUDA_ERROR_NO_DEVICE;
 inline constexpr Result kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
 
 using Device = CUdevice;

@@ -34,6 +34,15 @@ int HexDigit(char c) {
   return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
+/// An entry of the environment, which may hold anything, as a text of the protocol.
+std::string PrintableUuid(std::string_view entry) {
+  constexpr std::size_t kLongest = 64;
+  std::string text(entry.substr(0, kLongest));
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
+
 /// Whether "GPU-10fa4e00-..." or "MIG-..." names these 16 bytes.
 bool IsUuid(std::string_view text, const char (&uuid)[16]) {
   if (text.size() < 4) return false;
@@ -70,6 +79,30 @@ int LeaseSession::CardOf(std::string_view uuid) {
   const auto card =
       std::find_if(cards_.begin(), cards_.end(), [&](const Card& known) { return known.uuid == uuid; });
   return card == cards_.end() ? kNoCard : static_cast<int>(card - cards_.begin());
+}
+
+std::optional<std::vector<std::string>> LeaseSession::CardUuids() {
+  if (!Join()) return std::nullopt;
+  std::vector<std::string> uuids;
+  for (const Card& card : cards_) uuids.push_back(card.uuid);
+  return uuids;
+}
+
+void LeaseSession::TellForeignCard(std::string_view entry) {
+  const Clock::time_point deadline = Clock::now() + kSendPatience;
+  Lock lock(mutex_);
+  if (state_ != State::kJoined) return;
+  // A charge of a card that the lease does not have is refused, with an event.
+  const auto request = requests_.insert(
+      requests_.end(), {.id = next_request_++, .generation = generation_.load(), .kind = ChargeKind::kPlain});
+  const wire::Frame frame{.body = wire::Charge{.request_id = request->id,
+                                               .card_uuid = PrintableUuid(entry),
+                                               .bytes = 1,
+                                               .timeout_ms = 0,
+                                               .kind = ChargeKind::kPlain,
+                                               .what = "CUDA_VISIBLE_DEVICES",
+                                               .driver_refusals = 0}};
+  SendAndAwait(lock, request, frame, deadline);
 }
 
 void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
@@ -290,7 +323,11 @@ void LeaseSession::AwaitUncharges() {
       requests_.insert(requests_.end(), {.id = next_request_++, .generation = generation_.load()});
   wire::ReturnRequest barrier;
   barrier.request_id = request->id;
-  const wire::Frame frame{.body = std::move(barrier)};
+  SendAndAwait(lock, request, {.body = std::move(barrier)}, deadline);
+}
+
+void LeaseSession::SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
+                                Clock::time_point deadline) {
   if (channel_.Send(wire::Encode(frame), {}, deadline).ok()) {
     Await(lock, *request, deadline);
   } else {

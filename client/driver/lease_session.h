@@ -53,6 +53,11 @@ class LeaseSession {
   int CardOf(const char (&uuid)[16]);
   /// The same of "GPU-10fa4e00-..." or "MIG-...".
   int CardOf(std::string_view uuid);
+  /// The UUIDs of the lease's cards, each once, in the lease's order. Joins. Nothing: not attached.
+  std::optional<std::vector<std::string>> CardUuids();
+  /// CUDA_VISIBLE_DEVICES names a GPU that is not the lease's: the daemon makes an event of it. `entry` is
+  /// what the variable says.
+  void TellForeignCard(std::string_view entry);
 
   /// Counts `bytes` of `card`; false: the daemon refused, or cannot be reached in time. The daemon is asked
   /// each time, so it grants freed memory at once and makes an event of each refusal. It may wait for the
@@ -150,6 +155,9 @@ class LeaseSession {
   bool FollowDaemon();
   /// Waits until the daemon has counted the earlier Uncharges.
   void AwaitUncharges();
+  /// Sends a frame for a request that has no bytes of its own, and waits until it is answered.
+  void SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
+                    Clock::time_point deadline);
   bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
   void Count(int card, ChargeKind kind, std::uint64_t bytes);  // wraps for negative ones
   CardCharges& Words(int card) const { return page_->charges.cards[static_cast<std::size_t>(card)]; }

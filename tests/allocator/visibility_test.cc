@@ -159,6 +159,18 @@ TEST(VisibilityTest, RandomValuesAgreeWithTheRulesSaidOtherwise) {
   EXPECT_GT(visible, 10000u);
 }
 
+TEST(VisibilityTest, AUuidThatNoneOfTheGpusHasIsNamed) {
+  const std::vector<std::string> uuids = {"GPU-a1", "GPU-a2", "MIG-b"};
+  const auto unknown = [&](std::string_view value) { return ParseVisibleDevices(value, uuids).unknown_uuid; };
+  EXPECT_EQ(unknown("GPU-c"), "GPU-c");
+  EXPECT_EQ(unknown("GPU-a1,GPU-c,GPU-d"), "GPU-c");
+  EXPECT_EQ(unknown("0,MIG-c"), "MIG-c");
+  for (const char* const value :
+       {"", "7", "-1", "none", "GPU-a", "GPU-a1,MIG-b", "GPU-a1,0", "GPU-a1,GPU-a1"}) {
+    EXPECT_EQ(unknown(value), "") << value;
+  }
+}
+
 TEST(VisibilityTest, TheOrderOfDevicesIsOneOfTwoWords) {
   EXPECT_EQ(ParseDeviceOrder(std::nullopt), DeviceOrder::kFastestFirst);
   EXPECT_EQ(ParseDeviceOrder("FASTEST_FIRST"), DeviceOrder::kFastestFirst);

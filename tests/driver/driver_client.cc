@@ -1,5 +1,6 @@
-// driver_client WAY [LIBRARY]: a program without any code of lgpu. It comes to the CUDA driver by WAY
-// (linked, dlopen, deepbind, dlmopen, lookup, lookup_per_thread), makes a context of device 0 and runs the
+// driver_client WAY [LIBRARY [VISIBLE]]: a program without any code of lgpu. It comes to the CUDA driver by
+// WAY (linked, dlopen, deepbind, dlmopen, lookup, lookup_per_thread), sets CUDA_VISIBLE_DEVICES to VISIBLE
+// itself, makes a context of device 0 and runs the
 // commands on its stdin, one answer each: "ok ..." or "error CODE". One file past the usual length: its many
 // short commands share one context, and it has no other code than its own.
 
@@ -395,6 +396,25 @@ std::string Churn(int threads, int rounds, std::uint64_t bytes) {
   return "ok";
 }
 
+/// The UUIDs of the devices that the driver shows, in its order.
+std::string Devices() {
+  int count = 0;
+  const Result counted = Call("cuDeviceGetCount", "cuDeviceGetCount", 2000, &count);
+  std::string uuids;
+  for (Device device = 0; device < count; ++device) {
+    unsigned char uuid[16] = {};
+    Call("cuDeviceGetUuid", "cuDeviceGetUuid", 9020, &uuid, device);
+    uuids += " GPU-";
+    for (int i = 0; i < 16; ++i) {
+      constexpr char kDigits[] = "0123456789abcdef";
+      if (i == 4 || i == 6 || i == 8 || i == 10) uuids += '-';
+      uuids += kDigits[uuid[i] >> 4];
+      uuids += kDigits[uuid[i] & 15];
+    }
+  }
+  return counted == kSuccess ? "ok" + uuids : Answer(counted);
+}
+
 std::string Obey(std::istringstream& words) {
   std::string verb, name;
   words >> verb;
@@ -576,6 +596,16 @@ std::string Obey(std::istringstream& words) {
     const Result result = Call("cuDeviceTotalMem_v2", "cuDeviceTotalMem", 3020, &total, Device{0});
     return result == kSuccess ? "ok " + std::to_string(total) : Answer(result);
   }
+  if (verb == "devices") return Devices();
+  if (verb == "variable") {
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return visible == nullptr ? "unset" : std::string("ok ") + visible;
+  }
+  if (verb == "init") {  // once more
+    words >> name;
+    if (!name.empty()) ::setenv("CUDA_VISIBLE_DEVICES", name.c_str(), 1);
+    return Answer(Call("cuInit", "cuInit", 2000, unsigned{0}));
+  }
   if (verb == "forget_context") {
     const Result result = Call("cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxReset", 11000, Device{0});
     held.clear();
@@ -597,6 +627,7 @@ int main(int argc, char** argv) {
   way = argc > 1 ? argv[1] : "";
   opened = argc > 2 ? argv[2] : "libcuda.so.1";
   if (!OpenDriver(opened.c_str())) return 3;
+  if (argc > 3) ::setenv("CUDA_VISIBLE_DEVICES", argv[3], 1);
   Result started = Call("cuInit", "cuInit", 2000, unsigned{0});
   Context context = nullptr;
   if (started == kSuccess) {
