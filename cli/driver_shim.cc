@@ -230,7 +230,11 @@ absl::StatusOr<LeaseEnvironment> EnvironmentOf(const v1::Lease& lease, const std
                                                const VariableReader& variable) {
   LeaseEnvironment result;
   result.variables = {{"LGPU_LEASE", lease.id()}, {"LGPU_ENDPOINT", runtime_dir}};
-  if (!HasRealGpu(lease)) return result;
+  if (!HasRealGpu(lease)) {
+    // A value of the caller counts the machine's GPUs, and the command's counts the lease's.
+    if (variable("CUDA_VISIBLE_DEVICES")) result.variables["CUDA_VISIBLE_DEVICES"] = CardUuids(lease);
+    return result;
+  }
   result.variables["CUDA_VISIBLE_DEVICES"] = CardUuids(lease);
   if (variable("LGPU_SHIM") == "off") {
     result.notes.push_back("LGPU_SHIM=off: only programs that use liblgpu are limited");

@@ -54,8 +54,8 @@ std::string CardUuids(const v1::Lease& lease);
 std::vector<std::string> DescribeSharedCards(const v1::Lease& lease);
 
 /// The variables with which a command runs inside `lease`: LGPU_LEASE and LGPU_ENDPOINT, and on real GPUs
-/// CUDA_VISIBLE_DEVICES and those of the shim. `notes`: lines for people. LGPU_SHIM=off leaves the shim out,
-/// and says so.
+/// CUDA_VISIBLE_DEVICES and those of the shim. On simulated ones CUDA_VISIBLE_DEVICES is among them where it
+/// is set here. `notes`: lines for people. LGPU_SHIM=off leaves the shim out, and says so.
 struct LeaseEnvironment {
   SpawnOptions::Environment variables;
   std::vector<std::string> notes;

@@ -15,7 +15,8 @@ const std::vector<VerbPage>& Pages() {
       {"run",
        "Makes a lease, runs the command inside it, and ends the lease when the command ends. The command "
        "gets "
-       "LGPU_LEASE, LGPU_ENDPOINT and CUDA_VISIBLE_DEVICES. Signals are passed on. A command that never "
+       "LGPU_LEASE, LGPU_ENDPOINT and CUDA_VISIBLE_DEVICES. A command that sets the last one itself counts "
+       "the lease's GPUs, from 0. Signals are passed on. A command that never "
        "attaches "
        "to the lease is not limited; a line on stderr then says so.",
        {{"lgpu run -m 2GiB -- python3 train.py", "one logical GPU of 2 GiB"},

@@ -54,6 +54,18 @@ absl::StatusOr<std::vector<int>> VisibleCards(const VisibleCardsOptions& options
   return absl::NotFoundError(text);
 }
 
+absl::StatusOr<std::vector<int>> VisibleCardsOfLease(std::optional<std::string_view> value,
+                                                     std::span<const std::string> lease) {
+  const VisibleList list = ParseVisibleDevices(value, lease);
+  if (!list.devices.empty()) return list.devices;
+  std::string text = "no GPU is visible to this process\n  CUDA_VISIBLE_DEVICES ";
+  text += value ? "= " + ShownValue(*value) : "is not set";
+  text += ", which leaves none of the lease's GPUs: " + List(lease);
+  if (!list.note.empty()) text += "\n  " + list.note;
+  text += "\n  try: unset CUDA_VISIBLE_DEVICES; inside a lease an index counts the lease's GPUs, from 0";
+  return absl::NotFoundError(text);
+}
+
 absl::StatusOr<std::vector<int>> ParseVisibleDeviceList(std::string_view list, int count) {
   std::vector<int> devices;
   if (list.empty()) {

@@ -40,7 +40,8 @@ Entry ReadIndex(std::string_view text, std::size_t count) {
         std::min(index * 10 + static_cast<std::size_t>(rest.front() - '0'), std::max<std::size_t>(count, 1));
   }
   if (negative && index > 0) return {-1, "is below zero"};
-  if (index >= count) return {-1, "is not among the machine's " + std::to_string(count)};
+  if (index >= count)
+    return {-1, "is beyond the last of " + std::to_string(count) + (count == 1 ? " GPU" : " GPUs")};
   return {static_cast<int>(index), ""};
 }
 
@@ -54,7 +55,7 @@ Entry ReadUuid(std::string_view text, std::string_view kind, std::span<const std
     if (entry.device >= 0) return {-1, "fits more than one GPU"};
     entry.device = static_cast<int>(i);
   }
-  if (entry.device < 0) entry.invalid = "is the UUID of no GPU of this machine";
+  if (entry.device < 0) entry.invalid = "is the UUID of none of the GPUs";
   return entry;
 }
 

@@ -35,6 +35,10 @@ absl::StatusOr<wire::Lease> AttachLease(ControlClient& control, const wire::Atta
   return Call<wire::Lease>(control, "AttachLease", request);
 }
 
+absl::StatusOr<wire::Lease> GetLease(ControlClient& control, const wire::GetLeaseRequest& request) {
+  return Call<wire::Lease>(control, "GetLease", request);
+}
+
 absl::StatusOr<wire::Lease> ResizeLease(ControlClient& control, const wire::ResizeLeaseRequest& request) {
   return Call<wire::Lease>(control, "ResizeLease", request);
 }

@@ -12,6 +12,7 @@ namespace lgpu {
 absl::StatusOr<wire::ListPhysicalDevicesResponse> ListPhysicalDevices(ControlClient& control);
 absl::StatusOr<wire::Lease> CreateLease(ControlClient& control, const wire::CreateLeaseRequest& request);
 absl::StatusOr<wire::Lease> AttachLease(ControlClient& control, const wire::AttachLeaseRequest& request);
+absl::StatusOr<wire::Lease> GetLease(ControlClient& control, const wire::GetLeaseRequest& request);
 absl::StatusOr<wire::Lease> ResizeLease(ControlClient& control, const wire::ResizeLeaseRequest& request);
 
 }  // namespace lgpu

@@ -133,7 +133,9 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
     parts.cuda_device = CudaDeviceOf(infos_[i]);
     parts.backend = &memory_.lease().backend();
     parts.memory = &memory_.memory(index);
-    if (index < ClientPage::kMaxDevices) parts.counters = &memory_.lease().page().devices[i];
+    if (const int place = leased[i].lease_index; place < ClientPage::kMaxDevices) {
+      parts.counters = &memory_.lease().page().devices[static_cast<std::size_t>(place)];
+    }
     parts.context_lost = &memory_.lease().page().context_lost;
     parts.priority = i < options.logical_devices.size() ? options.logical_devices[i].priority : 0;
     parts.time_every = options.device_time_every;

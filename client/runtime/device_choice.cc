@@ -138,7 +138,7 @@ absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
 
 DeviceEnvironment DeviceEnvironment::OfThisProcess() {
   return {Variable("CUDA_VISIBLE_DEVICES"), Variable("CUDA_DEVICE_ORDER"),
-          Variable("TF_FORCE_GPU_ALLOW_GROWTH")};
+          Variable("TF_FORCE_GPU_ALLOW_GROWTH"), Variable("LGPU_LEASE").value_or("")};
 }
 
 absl::Status CheckDevices(const std::vector<LogicalDeviceOptions>& devices) {

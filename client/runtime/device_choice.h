@@ -27,6 +27,7 @@ struct DeviceEnvironment {
   std::optional<std::string> cuda_visible_devices = {};    // CUDA_VISIBLE_DEVICES
   std::optional<std::string> cuda_device_order = {};       // CUDA_DEVICE_ORDER
   std::optional<std::string> force_gpu_allow_growth = {};  // TF_FORCE_GPU_ALLOW_GROWTH
+  std::string lease = {};  // LGPU_LEASE: inside it the first variable counts the lease's cards
   /// The UUIDs of the GPUs that the CUDA driver shows this process, in its order: the driver applies the
   /// first two variables to real cards. Without it the list is read here, and the cards count in PCI order.
   std::optional<std::vector<std::string>> driver_cards = {};

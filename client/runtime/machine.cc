@@ -8,7 +8,9 @@
 #include "allocator/device/simulated/simulated_backend.h"
 #include "client/control/control_client.h"
 #include "client/control/lease_calls.h"
+#include "client/session/lease_visibility.h"
 #include "lgpu/status.h"
+#include "lgpu/visibility.h"
 
 namespace lgpu {
 namespace {
@@ -27,12 +29,18 @@ PhysicalDeviceInfo DescriptionOf(const PhysicalDevice& device, bool simulated) {
           .simulated = simulated};
 }
 
+std::vector<PhysicalDeviceInfo> CpuAlone() {
+  return {{.name = "/physical_device:CPU:0", .device_type = "CPU"}};
+}
+
+std::string NoGpuNote(const absl::Status& why) { return "lgpu: note: no GPU: " + std::string(why.message()); }
+
 // The cards that the driver shows this process. Where the driver does not start there is none, and `notes`
 // says why.
 void AppendReal(std::vector<PhysicalDeviceInfo>& cards, std::vector<std::string>& notes) {
   const absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend();
   if (!backend.ok()) {
-    notes.push_back("lgpu: note: no GPU: " + std::string(backend.status().message()));
+    notes.push_back(NoGpuNote(backend.status()));
     return;
   }
   for (const PhysicalDevice& device : (*backend)->devices()) cards.push_back(DescriptionOf(device, false));
@@ -45,12 +53,14 @@ void AppendSimulated(const Endpoint& endpoint, std::vector<PhysicalDeviceInfo>& 
   }
 }
 
-absl::Status AppendServed(const Endpoint& endpoint, std::vector<PhysicalDeviceInfo>& cards,
-                          std::vector<bool>& served) {
+absl::StatusOr<std::shared_ptr<ControlClient>> ConnectTo(const Endpoint& endpoint) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control,
-                        ControlClient::Create(std::move(daemon.control), daemon.directory));
-  LGPU_ASSIGN_OR_RETURN(wire::ListPhysicalDevicesResponse response, ListPhysicalDevices(*control));
+  return ControlClient::Create(std::move(daemon.control), daemon.directory);
+}
+
+absl::Status AppendServed(ControlClient& control, std::vector<PhysicalDeviceInfo>& cards,
+                          std::vector<bool>& served) {
+  LGPU_ASSIGN_OR_RETURN(wire::ListPhysicalDevicesResponse response, ListPhysicalDevices(control));
   std::sort(response.devices.begin(), response.devices.end(),
             [](const wire::CardStats& a, const wire::CardStats& b) { return a.index < b.index; });
   for (const wire::CardStats& card : response.devices) {
@@ -68,6 +78,51 @@ absl::Status AppendServed(const Endpoint& endpoint, std::vector<PhysicalDeviceIn
     served.push_back(card.served);
   }
   return absl::OkStatus();
+}
+
+/// The UUIDs of the lease's cards that this process may use. The driver is asked for real ones, and reads the
+/// variable then.
+absl::StatusOr<std::vector<std::string>> VisibleUuidsOf(const wire::Lease& lease, bool real,
+                                                        const DeviceEnvironment& environment) {
+  const std::vector<std::string> uuids = CardUuidsOf(lease);
+  LGPU_ASSIGN_OR_RETURN(const std::vector<int> visible,
+                        VisibleCardsOfLease(environment.cuda_visible_devices, uuids));
+  std::vector<std::string> shown;
+  for (const int card : visible) shown.push_back(uuids[static_cast<std::size_t>(card)]);
+  if (!real) return shown;
+  SetVisibleDevices(shown);
+  LGPU_ASSIGN_OR_RETURN(std::vector<std::string> driver_cards, CudaEnumeration());
+  std::erase_if(driver_cards, [&](const std::string& uuid) {
+    return std::find(shown.begin(), shown.end(), uuid) == shown.end();
+  });
+  if (driver_cards.empty()) {
+    return absl::NotFoundError(
+        "the CUDA driver was started in this process before, and shows it none of the lease's GPUs");
+  }
+  return driver_cards;
+}
+
+absl::StatusOr<std::vector<PhysicalDeviceInfo>> ListLease(ControlClient& control,
+                                                          const std::vector<PhysicalDeviceInfo>& cards,
+                                                          const DeviceEnvironment& environment,
+                                                          std::vector<std::string>& notes) {
+  LGPU_ASSIGN_OR_RETURN(const wire::Lease lease, GetLease(control, {.lease = environment.lease}));
+  const bool real = std::any_of(lease.devices.begin(), lease.devices.end(),
+                                [](const wire::LogicalDevice& device) { return !device.simulated; });
+  std::vector<PhysicalDeviceInfo> devices = CpuAlone();
+  const absl::StatusOr<std::vector<std::string>> visible = VisibleUuidsOf(lease, real, environment);
+  if (!visible.ok()) {
+    notes.push_back(NoGpuNote(visible.status()));
+    return devices;
+  }
+  for (const std::string& uuid : *visible) {
+    const auto card = std::find_if(cards.begin(), cards.end(),
+                                   [&](const PhysicalDeviceInfo& known) { return known.card_uuid == uuid; });
+    if (card == cards.end()) continue;
+    devices.push_back(*card);
+    devices.back().name = "/physical_device:GPU:" + std::to_string(devices.size() - 2);
+  }
+  return devices;
 }
 
 }  // namespace
@@ -91,9 +146,9 @@ std::vector<PhysicalDeviceInfo> VisibleDevicesOf(const std::vector<PhysicalDevic
   if (real) asked = AskDriver(environment, machine, served_uuids);
   const absl::StatusOr<std::vector<int>> visible =
       asked.ok() ? UsableCards(machine, served_uuids, *asked) : asked.status();
-  std::vector<PhysicalDeviceInfo> devices = {{.name = "/physical_device:CPU:0", .device_type = "CPU"}};
+  std::vector<PhysicalDeviceInfo> devices = CpuAlone();
   if (!visible.ok()) {
-    notes.push_back("lgpu: note: no GPU: " + std::string(visible.status().message()));
+    notes.push_back(NoGpuNote(visible.status()));
     return devices;
   }
   for (std::size_t i = 0; i < visible->size(); ++i) {
@@ -113,7 +168,9 @@ absl::StatusOr<std::vector<PhysicalDeviceInfo>> ListMachine(const Endpoint& endp
     AppendSimulated(endpoint, cards);
     served.assign(cards.size(), true);
   } else {
-    LGPU_RETURN_IF_ERROR(AppendServed(endpoint, cards, served));
+    LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control, ConnectTo(endpoint));
+    LGPU_RETURN_IF_ERROR(AppendServed(*control, cards, served));
+    if (!environment.lease.empty()) return ListLease(*control, cards, environment, notes);
   }
   return VisibleDevicesOf(cards, served, environment, notes);
 }

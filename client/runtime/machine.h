@@ -13,7 +13,8 @@ namespace lgpu {
 
 /// The physical devices of `endpoint` that this process may use: the CPU, then the GPUs that
 /// CUDA_VISIBLE_DEVICES leaves and that are served, in its order. No GPU is no error; `notes` says why then.
-/// UNAVAILABLE: no daemon.
+/// Inside a lease of a daemon (environment.lease) the GPUs are the lease's, and the variable counts them.
+/// UNAVAILABLE: no daemon; NOT_FOUND: no such lease.
 absl::StatusOr<std::vector<PhysicalDeviceInfo>> ListMachine(const Endpoint& endpoint,
                                                             const DeviceEnvironment& environment,
                                                             std::vector<std::string>& notes);

@@ -1,11 +1,15 @@
 #include "client/session/daemon_lease.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 
 #include "allocator/device/cuda/cuda_backend.h"
 #include "allocator/device/simulated/simulated_backend.h"
+#include "client/session/lease_visibility.h"
 #include "client/session/leased_region_source.h"
 #include "lgpu/status.h"
+#include "lgpu/visibility.h"
 
 namespace lgpu {
 namespace {
@@ -30,6 +34,29 @@ LeasedDevice LeasedFrom(const wire::LogicalDevice& device) {
   leased.card.simulated = device.simulated;
   leased.card_index = static_cast<int>(device.card_index);
   return leased;
+}
+
+/// The lease's devices that this process may use.
+absl::StatusOr<std::vector<LeasedDevice>> UsableDevices(const wire::Lease& granted) {
+  std::vector<LeasedDevice> all;
+  for (const wire::LogicalDevice& device : granted.devices) {
+    all.push_back(LeasedFrom(device));
+    all.back().lease_index = static_cast<int>(all.size()) - 1;
+  }
+  if (!IsInsideLease(granted)) return all;
+  const std::vector<std::string> uuids = CardUuidsOf(granted);
+  const std::optional<std::string> value = VisibleDevicesVariable();
+  LGPU_ASSIGN_OR_RETURN(const std::vector<int> visible, VisibleCardsOfLease(value, uuids));
+  std::vector<LeasedDevice> usable;
+  std::vector<std::string> shown;
+  for (const int card : visible) {
+    shown.push_back(uuids[static_cast<std::size_t>(card)]);
+    std::copy_if(all.begin(), all.end(), std::back_inserter(usable),
+                 [&](const LeasedDevice& device) { return device.card.uuid == shown.back(); });
+  }
+  // A lease on simulated cards leaves the variable to the driver.
+  if (!usable.front().card.simulated) SetVisibleDevices(shown);
+  return usable;
 }
 
 absl::Status CannotResize(const std::string& /*token*/, int /*i*/, Bytes /*limit*/,
@@ -97,10 +124,12 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const std::string& lea
 }  // namespace
 
 DaemonLease::DaemonLease(std::unique_ptr<DaemonConnection> connection, const wire::Lease& granted,
-                         Resizer resize)
-    : id_(granted.id), name_(granted.name), resize_(std::move(resize)), connection_(std::move(connection)) {
-  for (const wire::LogicalDevice& device : granted.devices) devices_.push_back(LeasedFrom(device));
-}
+                         std::vector<LeasedDevice> devices, Resizer resize)
+    : id_(granted.id),
+      name_(granted.name),
+      devices_(std::move(devices)),
+      resize_(std::move(resize)),
+      connection_(std::move(connection)) {}
 
 absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Attach(const Endpoint& endpoint,
                                                            const std::string& lease) {
@@ -117,7 +146,9 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Attach(const Endpoint& endpo
 
 absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(std::unique_ptr<DaemonConnection> connection,
                                                          const wire::Lease& granted, Resizer resize) {
-  std::unique_ptr<DaemonLease> lease(new DaemonLease(std::move(connection), granted, std::move(resize)));
+  LGPU_ASSIGN_OR_RETURN(std::vector<LeasedDevice> usable, UsableDevices(granted));
+  std::unique_ptr<DaemonLease> lease(
+      new DaemonLease(std::move(connection), granted, std::move(usable), std::move(resize)));
   LGPU_ASSIGN_OR_RETURN(lease->backend_, BackendFor(lease->name_, lease->devices_));
   const std::vector<PhysicalDevice>& cards = lease->backend_->devices();
   for (LeasedDevice& device : lease->devices_) {

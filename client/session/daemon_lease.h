@@ -17,16 +17,17 @@
 
 namespace lgpu {
 
-/// A DaemonLease is a Lease that a daemon granted to a session.
+/// A DaemonLease is a Lease that a daemon granted to a session. Inside the lease (IsInsideLease) it has the
+/// devices on the cards that CUDA_VISIBLE_DEVICES leaves, in the variable's order.
 class DaemonLease final : public Lease {
  public:
-  /// Asks the daemon for another limit, in the name of the session with `token`; the rest is as in
-  /// Lease::Resize.
+  /// Asks the daemon for another limit of the lease's device i, in the name of the session with `token`; the
+  /// rest is as in Lease::Resize.
   using Resizer = std::function<absl::Status(const std::string& token, int i, Bytes limit,
                                              std::optional<Bytes> guarantee)>;
 
   /// Takes over a connection whose session has the lease `granted`. FAILED_PRECONDITION, INTERNAL: this
-  /// process cannot use the cards of the lease.
+  /// process cannot use the cards of the lease; NOT_FOUND: CUDA_VISIBLE_DEVICES leaves none of them.
   static absl::StatusOr<std::unique_ptr<Lease>> Open(std::unique_ptr<DaemonConnection> connection,
                                                      const wire::Lease& granted, Resizer resize);
   /// Attaches to an existing lease, named by its handle or name, over a session of its own and without gRPC.
@@ -53,13 +54,15 @@ class DaemonLease final : public Lease {
   }
   ClientPage& page() override { return connection_->page(); }
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override {
-    return resize_(connection_->token(), i, limit, guarantee);
+    const int lease_index = devices_.at(static_cast<std::size_t>(i)).lease_index;
+    return resize_(connection_->token(), lease_index, limit, guarantee);
   }
   absl::Status Close() override;
   absl::Status status() const override { return connection_->status(); }
 
  private:
-  DaemonLease(std::unique_ptr<DaemonConnection> connection, const wire::Lease& granted, Resizer resize);
+  DaemonLease(std::unique_ptr<DaemonConnection> connection, const wire::Lease& granted,
+              std::vector<LeasedDevice> devices, Resizer resize);
 
   const std::string id_;
   const std::string name_;

@@ -28,13 +28,14 @@ struct LogicalDeviceSpec {
   std::string name = {};
 };
 
-/// One logical device of a lease. Its index in the lease is its position in Lease::devices().
+/// One logical device of a lease that this process uses.
 struct LeasedDevice {
   LogicalId id = {};        // the broker's: lgpud's, or that of this process
   Bytes memory_limit = {};  // as granted; RegionSource::limit() has the one of now
   Bytes guarantee = {};
   bool preallocated = false;
   PhysicalDevice card = {};
+  int lease_index = 0;     // among the lease's logical devices; Lease::devices() may have some of them only
   int card_index = 0;      // among the machine's GPUs
   int backend_device = 0;  // the card's index in Lease::backend().devices()
 };

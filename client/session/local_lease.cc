@@ -115,6 +115,7 @@ absl::Status LocalLease::AddDeviceOn(const Broker::CardInfo& card, const Logical
                       .guarantee = spec.preallocate ? limit : spec.guarantee,
                       .preallocated = spec.preallocate,
                       .card = card.card.device,
+                      .lease_index = index,
                       .card_index = card.card.index,
                       .backend_device = card.card.backend_device});
   return absl::OkStatus();

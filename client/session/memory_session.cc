@@ -9,11 +9,14 @@ namespace lgpu {
 
 MemorySession::MemorySession(std::unique_ptr<Lease> lease) : lease_(std::move(lease)) {
   for (std::size_t i = 0; i < lease_->devices().size(); ++i) {
+    const int place = lease_->devices()[i].lease_index;
     memories_.push_back(std::make_unique<DevicePool>(
         lease_->TakeSource(static_cast<int>(i)), lease_->backend(),
         DevicePool::Options{.device = "/device:GPU:" + std::to_string(i),
                             .lease = lease_->name(),
-                            .counters = i < ClientPage::kMaxDevices ? &lease_->page().devices[i] : nullptr,
+                            .counters = place < ClientPage::kMaxDevices
+                                            ? &lease_->page().devices[static_cast<std::size_t>(place)]
+                                            : nullptr,
                             .wake = [lease = lease_.get()] { lease->WakeMaintenance(); },
                             .lends_workspace = !lease_->devices()[i].card.simulated}));
   }

@@ -250,6 +250,11 @@ struct AttachLeaseRequest {
   static void Fields(auto&& visit, auto& m) { visit(1, m.lease); }
 };
 
+struct GetLeaseRequest {
+  std::string lease;
+  static void Fields(auto&& visit, auto& m) { visit(1, m.lease); }
+};
+
 struct ResizeLeaseRequest {
   struct Device {
     std::uint32_t index = 0;

@@ -16,8 +16,8 @@ struct PlacementEntry {
   static constexpr std::uint16_t kHostDevice = 0xfffe;  // the CPU
   std::uint16_t op = 0;                                 // index into ClientPage::op_names
   std::uint16_t dtype = 0;                              // lgpu::DType
-  std::uint16_t requested = kNoDevice;                  // GPU index in the lease, kHostDevice or kNoDevice
-  std::uint16_t device = kHostDevice;                   // where it ran; of a copy: its target
+  std::uint16_t requested = kNoDevice;  // GPU index, as the program counts, kHostDevice or kNoDevice
+  std::uint16_t device = kHostDevice;   // where it ran; of a copy: its target
   std::uint16_t flags = 0;
   static constexpr std::uint16_t kSoftPlaced = 1;  // ran elsewhere than asked for
   static constexpr std::uint16_t kHasDeviceTime = 2;

@@ -191,6 +191,18 @@ TEST(VisibilityTest, AClientSeesItsOwnListOfTheDaemonsCardsInItsOwnOrder) {
   EXPECT_THAT(cards("GPU-b,GPU-d"), ElementsAre(1, 0));
 }
 
+TEST(VisibilityTest, AProgramInsideALeaseCountsItsCards) {
+  const std::vector<std::string> lease = {"GPU-d", "GPU-b"};
+  EXPECT_THAT(VisibleCardsOfLease(std::nullopt, lease).value(), ElementsAre(0, 1));
+  EXPECT_THAT(VisibleCardsOfLease("1,0", lease).value(), ElementsAre(1, 0));
+  EXPECT_THAT(VisibleCardsOfLease("GPU-b", lease).value(), ElementsAre(1));
+  const absl::Status none = VisibleCardsOfLease("2", lease).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(none.message()),
+              HasSubstr("CUDA_VISIBLE_DEVICES = '2', which leaves none of the lease's GPUs: GPU-d, GPU-b"));
+  EXPECT_THAT(std::string(none.message()), HasSubstr("'2', which is beyond the last of 2 GPUs"));
+}
+
 TEST(VisibilityTest, NoCardInCommonShowsBothLists) {
   const std::vector<std::string> machine = {"GPU-a", "GPU-b"};
   const std::vector<std::string> served = {"GPU-a"};

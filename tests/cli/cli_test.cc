@@ -202,6 +202,23 @@ TEST_F(CliTest, RunPassesSignalsOnAndItsLeaseDiesWithIt) {
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0 && HeldBytes() == 0; }));
 }
 
+TEST_F(CliTest, ACommandCountsTheGpusOfItsLeaseWhereTheCallerCountedTheMachines) {
+  StartDaemon({.simulate = "3x64MiB"});
+  std::vector<std::string> words = {"run", "-m", "16MiB", "--name", "job", "--"};
+  for (const std::string& word :
+       Shell("echo $CUDA_VISIBLE_DEVICES; printf 'visible\\nopen c\\n' | " LGPU_E2E_CLIENT
+             "; printf 'visible\\nopen c\\n' | CUDA_VISIBLE_DEVICES=0 " LGPU_E2E_CLIENT)) {
+    words.push_back(word);
+  }
+  ChildProgram::Options options = Lgpu(words);
+  options.environment["CUDA_VISIBLE_DEVICES"] = "2";
+  const auto result = RunProgram(options);
+  ASSERT_TRUE(result.ok() && result->code == 0) << (result.ok() ? result->err : "");
+  const std::string uuid = Stats().cards(2).uuid();
+  EXPECT_THAT(result->out, ::testing::MatchesRegex(
+                               absl::StrCat(uuid, "\nok ", uuid, "\nok [^\n]*\nok ", uuid, "\nok [^\n]*\n")));
+}
+
 TEST_F(CliTest, GpusAndVisibleDevicesChooseTheCard) {
   StartDaemon({.simulate = "3x64MiB"});
   const auto card_of = [&](const std::vector<std::string>& flags, const char* visible) {

@@ -111,6 +111,7 @@ class FakeLease final : public Lease {
       devices_.push_back({.id = LogicalId{static_cast<std::uint64_t>(i) + 1},
                           .memory_limit = options.limit,
                           .card = cards[static_cast<std::size_t>(card)],
+                          .lease_index = i,
                           .card_index = card,
                           .backend_device = card});
     }

@@ -176,6 +176,21 @@ TEST_F(VisibleDevicesTest, AScriptInsideRunSetsAnIndex) {  // as launchers and c
   End(*client);
 }
 
+TEST_F(VisibleDevicesTest, AProgramWithLiblgpuCountsTheSameCards) {
+  StartMachine();
+  std::vector<std::string> words = {"run", "--gpus", "1", "-m", "64MiB", "--"};
+  for (const std::string& word : Shell("printf 'visible\\nopen c\\nalloc c t 8388608\\nexit\\n' | "
+                                       "CUDA_VISIBLE_DEVICES=0 " LGPU_E2E_CLIENT)) {
+    words.push_back(word);
+  }
+  ChildProgram::Options options = Lgpu(words);
+  for (const auto& [name, value] : machine_.environment()) options.environment[name] = value;
+  const absl::StatusOr<ProgramResult> result = RunProgram(options);
+  ASSERT_TRUE(result.ok());
+  EXPECT_THAT(result->out, ::testing::StartsWith(absl::StrCat("ok ", machine_.uuid(1), "\nok ")));
+  EXPECT_THAT(result->out, Not(HasSubstr("error")));
+}
+
 TEST_F(VisibleDevicesTest, WhileThereIsNoDaemonUuidsAreVisibleAndIndicesAreNot) {
   StartMachine();
   MakeLease("1");

@@ -84,6 +84,7 @@ void ForEachCodedMessage(Visit&& visit) {
   one.template operator()<wire::Lease, v1::Lease>();
   one.template operator()<wire::CreateLeaseRequest, v1::CreateLeaseRequest>();
   one.template operator()<wire::AttachLeaseRequest, v1::AttachLeaseRequest>();
+  one.template operator()<wire::GetLeaseRequest, v1::GetLeaseRequest>();
   one.template operator()<wire::ResizeLeaseRequest, v1::ResizeLeaseRequest>();
   one.template operator()<wire::ResizeLeaseRequest::Device, v1::ResizeLeaseRequest::Device>();
   one.template operator()<wire::Charge, v1::Charge>();

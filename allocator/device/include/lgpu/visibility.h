@@ -37,6 +37,12 @@ struct VisibleCardsOptions {
 /// `served`, in the client's order. NOT_FOUND, with both lists, where none is left.
 LGPU_API absl::StatusOr<std::vector<int>> VisibleCards(const VisibleCardsOptions& options);
 
+/// The GPUs that a program inside a lease can have. `value` counts the lease's GPUs alone, as it counts a
+/// container's: positions in `lease`, the UUIDs of the lease's GPUs, each once. CUDA_DEVICE_ORDER changes
+/// nothing. NOT_FOUND where none is left.
+LGPU_API absl::StatusOr<std::vector<int>> VisibleCardsOfLease(std::optional<std::string_view> value,
+                                                              std::span<const std::string> lease);
+
 /// Reads a visible_device_list: positions among the GPUs that CUDA_VISIBLE_DEVICES leaves, separated by
 /// commas, blanks around them allowed; an empty list stands for all `count` of them in order.
 /// INVALID_ARGUMENT with TensorFlow's texts, from left to right, and at last for a GPU that is named twice.
