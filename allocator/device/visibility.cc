@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <utility>
 
 #include "absl/status/status.h"
-#include "allocator/device/shown_value.h"
+#include "base/shown_value.h"
+#include "base/visible_list.h"
 #include "base/whole_number.h"
 
 namespace lgpu {
@@ -28,6 +30,11 @@ std::string List(std::span<const std::string> names) {
 
 DeviceOrder ParseDeviceOrder(std::optional<std::string_view> value) {
   return value == "PCI_BUS_ID" ? DeviceOrder::kPciBusId : DeviceOrder::kFastestFirst;
+}
+
+VisibleList ParseVisibleDevices(std::optional<std::string_view> value, std::span<const std::string> uuids) {
+  VisibleEntries entries = ReadVisibleDevices(value, uuids);
+  return {std::move(entries.devices), std::move(entries.note)};
 }
 
 std::vector<int> VisibleDevices(std::optional<std::string_view> value, std::span<const std::string> uuids) {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lgpu/visible_list.h"
+#include "base/visible_list.h"
 
 namespace lgpu::shim {
 namespace {
@@ -26,7 +26,7 @@ bool ShowCardsOfLease(LeaseSession& session) {
       variable == nullptr ? std::nullopt : std::optional<std::string>(variable);
   const std::optional<std::vector<std::string>> cards = session.CardUuids();
   if (!cards) return !value || NamesUuids(*value);
-  const VisibleList list = ParseVisibleDevices(value, *cards);
+  const VisibleEntries list = ReadVisibleDevices(value, *cards);
   if (!list.unknown_uuid.empty()) session.TellForeignCard(list.unknown_uuid);
   if (list.devices.empty()) return false;
   std::string uuids;

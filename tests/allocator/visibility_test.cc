@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/visible_list.h"
 #include "tests/support/cases.h"
 #include "tests/support/test_seed.h"
 
@@ -161,7 +162,7 @@ TEST(VisibilityTest, RandomValuesAgreeWithTheRulesSaidOtherwise) {
 
 TEST(VisibilityTest, AUuidThatNoneOfTheGpusHasIsNamed) {
   const std::vector<std::string> uuids = {"GPU-a1", "GPU-a2", "MIG-b"};
-  const auto unknown = [&](std::string_view value) { return ParseVisibleDevices(value, uuids).unknown_uuid; };
+  const auto unknown = [&](std::string_view value) { return ReadVisibleDevices(value, uuids).unknown_uuid; };
   EXPECT_EQ(unknown("GPU-c"), "GPU-c");
   EXPECT_EQ(unknown("GPU-a1,GPU-c,GPU-d"), "GPU-c");
   EXPECT_EQ(unknown("0,MIG-c"), "MIG-c");

@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "lgpu/export.h"
-#include "lgpu/visible_list.h"
 
 // Which GPUs a process may use, by the rules that the driver applies to CUDA_VISIBLE_DEVICES. All of
 // this is pure: callers read the environment, once, and hand the value in.
@@ -24,6 +23,26 @@ enum class DeviceOrder {
 /// The order that a value of CUDA_DEVICE_ORDER names; the default where it is unset or neither word.
 LGPU_API DeviceOrder ParseDeviceOrder(std::optional<std::string_view> value);
 
+/// The GPUs of a list that a value of CUDA_VISIBLE_DEVICES leaves visible.
+struct VisibleList {
+  std::vector<int> devices;  // positions in the list of GPUs, in the order of the value
+  std::string note;          // for people, why entries have no effect; empty where all have one
+};
+
+/// Reads `value` (nothing: the variable is unset) against the machine's GPUs, whose UUIDs
+/// ("GPU-6f1e...", "MIG-...") come in the order of that process's CUDA_DEVICE_ORDER.
+///
+/// Unset leaves all, an empty value none. Else entries are separated by commas and
+/// enumerated in their order, and the first one that is invalid ends the list; what precedes it stays:
+///   - an index is read as strtoul does: blanks around it, a sign and trailing text are fine ("+1", "-0",
+///     "1gpu2"); below zero, beyond the last GPU, or no number at all is invalid;
+///   - if the value begins with "GPU-" or "MIG-", all entries are UUIDs of that kind, exactly as
+///     printed or cut to a prefix that fits one GPU; an unknown or ambiguous one is invalid;
+///   - an entry of another kind than the first is invalid;
+///   - a GPU that is named twice empties the whole list;
+///   - of MIG instances only the first is enumerated.
+LGPU_API VisibleList ParseVisibleDevices(std::optional<std::string_view> value,
+                                         std::span<const std::string> uuids);
 /// ParseVisibleDevices(...).devices.
 LGPU_API std::vector<int> VisibleDevices(std::optional<std::string_view> value,
                                          std::span<const std::string> uuids);

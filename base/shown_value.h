@@ -1,5 +1,5 @@
-#ifndef LGPU_ALLOCATOR_DEVICE_SHOWN_VALUE_H_
-#define LGPU_ALLOCATOR_DEVICE_SHOWN_VALUE_H_
+#ifndef LGPU_BASE_SHOWN_VALUE_H_
+#define LGPU_BASE_SHOWN_VALUE_H_
 
 #include <cstddef>
 #include <string>
@@ -17,4 +17,4 @@ inline std::string ShownValue(std::string_view text) {
 
 }  // namespace lgpu
 
-#endif  // LGPU_ALLOCATOR_DEVICE_SHOWN_VALUE_H_
+#endif  // LGPU_BASE_SHOWN_VALUE_H_

@@ -1,9 +1,9 @@
-#include "lgpu/visible_list.h"
+#include "base/visible_list.h"
 
 #include <algorithm>
 #include <cstddef>
 
-#include "allocator/device/shown_value.h"
+#include "base/shown_value.h"
 
 namespace lgpu {
 namespace {
@@ -68,8 +68,8 @@ bool IsUnknownUuid(std::string_view text, std::span<const std::string> uuids) {
 
 }  // namespace
 
-VisibleList ParseVisibleDevices(std::optional<std::string_view> value, std::span<const std::string> uuids) {
-  VisibleList list;
+VisibleEntries ReadVisibleDevices(std::optional<std::string_view> value, std::span<const std::string> uuids) {
+  VisibleEntries list;
   if (!value) {
     for (std::size_t i = 0; i < uuids.size(); ++i) list.devices.push_back(static_cast<int>(i));
     return list;
