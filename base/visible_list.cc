@@ -40,8 +40,9 @@ Entry ReadIndex(std::string_view text, std::size_t count) {
         std::min(index * 10 + static_cast<std::size_t>(rest.front() - '0'), std::max<std::size_t>(count, 1));
   }
   if (negative && index > 0) return {-1, "is below zero"};
-  if (index >= count)
+  if (index >= count) {
     return {-1, "is beyond the last of " + std::to_string(count) + (count == 1 ? " GPU" : " GPUs")};
+  }
   return {static_cast<int>(index), ""};
 }
 
