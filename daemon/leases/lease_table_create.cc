@@ -57,9 +57,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
         devices = TakeIfOver(key, taken);
       }
     }
-    if (announced.is_new && attached.ok()) {
-      events_.Created(found->second, caller.session.get());
-    }
+    if (announced.is_new && attached.ok()) events_.Created(found->second, caller.session.get());
   }
   Finish(taken, devices);
   LGPU_RETURN_IF_ERROR(attached);

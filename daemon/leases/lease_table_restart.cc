@@ -152,9 +152,7 @@ void LeaseTable::SkipKeys(LeaseKey last) {
 void LeaseTable::SessionBack(SessionState& session) {
   MutexLock lock(mutex_);
   const auto found = leases_.find(session.lease());
-  if (found != leases_.end()) {
-    events_.Back(found->second, session, broker_.Held(session.id()));
-  }
+  if (found != leases_.end()) events_.Back(found->second, session, broker_.Held(session.id()));
 }
 
 void LeaseTable::MakeMissing() {
