@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <future>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -182,9 +183,18 @@ TEST_F(ProcessesTest, TheMeetingTakesEachRankOnceAndOnlyProcessesThatFit) {
   const auto other = Process(lease);
   EXPECT_THAT(Ask(*other, OpenLine(0, 3)),
               AllOf(StartsWith("error ALREADY_EXISTS"), HasSubstr("rank 0 is taken")));
-  // Whichever of the two comes first has the rank.
+  // Whichever of the two comes first has the rank. The other one is refused while the meeting lasts.
   const auto twin = Process(lease);
   twin->WriteLine(OpenLine(1, 3));
+  const auto answer_of = [](ChildProgram& process) {
+    return std::async(std::launch::async, [&process] { return process.ReadLine().value_or(""); });
+  };
+  std::future<std::string> first = answer_of(*one);
+  std::future<std::string> second = answer_of(*twin);
+  const auto is_there = [](const std::future<std::string>& answer) {
+    return answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  ASSERT_TRUE(Eventually([&] { return is_there(first) || is_there(second); }));
   EXPECT_THAT(Ask(*other, OpenLine(2, 4)),
               AllOf(StartsWith("error INVALID_ARGUMENT"), HasSubstr("one of 3")));
   EXPECT_THAT(Ask(*other, OpenLine(3, 3)), StartsWith("error INVALID_ARGUMENT"));
@@ -194,7 +204,7 @@ TEST_F(ProcessesTest, TheMeetingTakesEachRankOnceAndOnlyProcessesThatFit) {
   EXPECT_THAT(Ask(*wide, OpenLine(2, 3)), HasSubstr("all processes have equally many"));
   EXPECT_EQ(Ask(*other, OpenLine(2, 3)), "ok 3");
   EXPECT_EQ(zero->ReadLine(), "ok 3");
-  std::vector<std::string> answers = {one->ReadLine().value_or(""), twin->ReadLine().value_or("")};
+  std::vector<std::string> answers = {first.get(), second.get()};
   std::sort(answers.begin(), answers.end());
   EXPECT_THAT(answers[0], AllOf(StartsWith("error ALREADY_EXISTS"), HasSubstr("rank 1 is taken by pid")));
   EXPECT_EQ(answers[1], "ok 3");
