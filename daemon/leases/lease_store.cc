@@ -12,6 +12,7 @@
 #include "base/unique_fd.h"
 #include "daemon/leases/lease_file.h"
 #include "daemon/leases/management.h"
+#include "daemon/recovery/journal.h"
 #include "daemon/recovery/journal_format.h"
 #include "daemon/recovery/journal_io.h"
 #include "lgpu/status.h"
