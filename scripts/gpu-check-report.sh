@@ -11,7 +11,10 @@ json_text() { printf '"%s"' "$(tr -d '"\\\000-\037' <<<"$1")"; }
 
 # name_report FOLDER: finds out what machine this is, names the report after it, and makes the folder of its logs.
 name_report() {
-  logs=$(mktemp -d "$report/.about-XXXXXX")
+  logs=$(mktemp -d "$report/.about-XXXXXX") || {
+    note "gpu-check: error: $report cannot be written; name another folder"
+    exit 2
+  }
   timeout -k 5 60 "$here/bin/gpu_probe" --out "$logs/about.json" about >"$logs/about.log" 2>&1 || true
   date=$(about date)
   date=${date:-$(date -u +%Y-%m-%dT%H:%M:%SZ)}
@@ -22,6 +25,10 @@ name_report() {
   report_name=${report_name%Z}-$(word "$gpu" '')-$(word "$driver" .)
   local folder=$report/$report_name more=2
   while ! mkdir "$folder" 2>/dev/null; do
+    if [[ ! -e $folder ]]; then
+      note "gpu-check: error: $folder cannot be made"
+      exit 2
+    fi
     folder=$report/$report_name-$more
     more=$((more + 1))
   done

@@ -97,6 +97,16 @@ settle() {
   note "gpu-check: $1: $2"
   write_report
 }
+step_pid=
+# end_step CODE: on a signal. The step that runs ends with its processes, and then this script.
+end_step() {
+  trap - INT TERM
+  if [[ $step_pid ]]; then
+    kill "$step_pid" 2>/dev/null
+    wait "$step_pid"
+  fi
+  exit "$1"
+}
 # step NAME SECONDS COMMAND ...: runs it with a limit of time; its output is in $logs/NAME.log.
 step() {
   local name=$1 limit=$2 time start=$SECONDS code=0
@@ -111,7 +121,11 @@ step() {
   : >"$logs/$name.log"
   write_report
   note "gpu-check: $name"
-  timeout -k 5 "$time" "$@" >"$logs/$name.log" 2>&1 </dev/null || code=$?
+  # In the background, so that a signal to this script ends the step at once (end_step).
+  timeout -k 5 "$time" "$@" >"$logs/$name.log" 2>&1 </dev/null &
+  step_pid=$!
+  wait "$step_pid" || code=$?
+  step_pid=
   codes[$name]=$code
   durations[$name]=$((SECONDS - start))
   settle "$name" "$(judge "$name" "$code" "$limit" "$time")"
