@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/driver_shim.h"
 #include "cli/helper_process.h"
 #include "lgpu/bytes.h"
 #include "lgpu/refusal.h"
@@ -121,7 +122,9 @@ absl::StatusOr<Verification> VerifyLease(Connection& connection, const std::stri
                         connection.Call(kGetVersion, v1::GetVersionRequest()));
   LGPU_ASSIGN_OR_RETURN(HelperProcess helper,
                         HelperProcess::Start({"fill"}, {{"LGPU_LEASE", lease.id()},
-                                                        {"LGPU_ENDPOINT", connection.runtime_dir()}}));
+                                                        {"LGPU_ENDPOINT", connection.runtime_dir()},
+                                                        // All devices, in the lease's order.
+                                                        {"CUDA_VISIBLE_DEVICES", CardUuids(lease)}}));
   Verification verification{.lease = lease.name()};
   for (const v1::LogicalDevice& device : lease.devices()) {
     LGPU_ASSIGN_OR_RETURN(const nlohmann::json filled, helper.Read(kFillPatience));

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -45,7 +46,10 @@ class CreateCommand final : public Command {
       return kExitOk;
     }
     for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);
-    options.Note(absl::StrCat("lgpu: use it with LGPU_LEASE=", lease.id(), ", end it with: lgpu rm ",
+    // The variable counts the lease's GPUs there, and not the machine's.
+    const char* const also =
+        std::getenv("CUDA_VISIBLE_DEVICES") != nullptr ? " and without CUDA_VISIBLE_DEVICES" : "";
+    options.Note(absl::StrCat("lgpu: use it with LGPU_LEASE=", lease.id(), also, ", end it with: lgpu rm ",
                               Printable(lease.name().empty() ? lease.id() : lease.name())));
     LGPU_RETURN_IF_ERROR(WriteOut(lease.id() + "\n"));
     return kExitOk;

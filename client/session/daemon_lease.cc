@@ -54,6 +54,7 @@ absl::StatusOr<std::vector<LeasedDevice>> UsableDevices(const wire::Lease& grant
     std::copy_if(all.begin(), all.end(), std::back_inserter(usable),
                  [&](const LeasedDevice& device) { return device.card.uuid == shown.back(); });
   }
+  if (shown == uuids) usable = std::move(all);  // nothing is hidden: the lease's own order
   // A lease on simulated cards leaves the variable to the driver.
   if (!usable.front().card.simulated) SetVisibleDevices(shown);
   return usable;

@@ -167,6 +167,16 @@ TEST_F(UsageTest, ANameAloneKeepsAVariableOfTheCaller) {
   EXPECT_EQ(RunWith({{"CUDA_VISIBLE_DEVICES", "0,1"}}, words).out, "0,1,7,unset\n");
 }
 
+TEST_F(UsageTest, AnIndexOfTheMachineDoesNotChooseDevicesOfALease) {
+  StartDaemon();
+  const ChildProgram::Environment of_shell = {{"CUDA_VISIBLE_DEVICES", "0"}};
+  const ProgramResult made = RunWith(of_shell, {"create", "-m", "16MiB", "-n", "2", "--name", "sim"});
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.err, HasSubstr(" and without CUDA_VISIBLE_DEVICES, end it with"));
+  const ProgramResult verified = RunWith({{"CUDA_VISIBLE_DEVICES", "1"}}, {"verify", "--lease", "sim"});
+  EXPECT_EQ(verified.code, 0) << verified.out << verified.err;
+}
+
 TEST_F(UsageTest, AnImpossibleRequestIsRefusedAtOnceDespiteWait) {
   StartWithLease({});
   for (const std::vector<std::string>& words :

@@ -68,6 +68,15 @@ TEST_F(LeaseVisibilityTest, AContextHasTheDevicesOfTheVisibleCardsOnly) {
   EXPECT_EQ(Ask(*other, "close c"), "ok");
 }
 
+TEST_F(LeaseVisibilityTest, WhereNothingIsHiddenTheDevicesHaveTheLeasesOrder) {
+  MakeLease({1, 0, 1});
+  auto client = StartInside(absl::StrCat(uuids_[1], ",", uuids_[0]));
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, "resize c 1 16777216"), "ok");
+  EXPECT_EQ(Stats().leases(0).devices(1).limit_bytes(), 16 * kMiB);
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+}
+
 TEST_F(LeaseVisibilityTest, AListThatLeavesNoCardIsAnErrorThatSaysHowIndicesCount) {
   MakeLease({1});
   auto client = StartInside("1");
