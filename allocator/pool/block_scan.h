@@ -22,9 +22,9 @@ struct BlockCopy {
 };
 static_assert(sizeof(BlockCopy) == 24);
 
-/// Copies all blocks of a pool as they are at one moment, in no particular order, under the pool's lock: about
-/// 2 ms for a million blocks, in which no other thread takes the lock. `at_that_moment` is called under the
-/// lock. What changes without the lock, the state of a small block and what BlockEntry has of it, may be
+/// Copies all blocks of a pool as they are at one moment, in no particular order, under the pool's lock:
+/// about 2 ms for a million blocks, in which no other thread takes the lock. `at_that_moment` is called under
+/// the lock. What changes without the lock, the state of a small block and what BlockEntry has of it, may be
 /// older, in parts. Thread-safe.
 PageArray<BlockCopy> ScanBlocks(const PoolState& state, absl::FunctionRef<void()> at_that_moment);
 
