@@ -6,7 +6,7 @@
 # By worth: a run that is ended early has the most important ones.
 all_steps=(kernels contract ledger e2e doctor verify verify-driver runtime torch torch-expandable torch-async training jax cupy
   numba triton two killed restart module adaptor-torch adaptor-torch-pool adaptor-cupy adaptor-rmm adaptor-numba memory
-  own-kernel cuda-gdb nsys compute-sanitizer bench kernels-bench probe)
+  own-kernel cuda-gdb nsys compute-sanitizer bench kernels-bench probe suspend)
 declare -A verdicts=() codes=() durations=()
 running=
 

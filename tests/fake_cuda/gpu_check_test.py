@@ -132,8 +132,8 @@ def chosen_steps(bundle):
 def order(bundle):
     steps = subprocess.run([bundle.folder / "run", "--steps"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     worth = ["kernels", "contract", "ledger", "e2e", "verify-driver", "runtime", "torch", "torch-expandable", "torch-async", "jax", "cupy",
-             "numba", "triton", "adaptor-torch", "memory", "own-kernel", "bench", "kernels-bench", "probe"]
-    assert [step for step in steps if step in worth] == worth and steps[0] == "kernels" and steps[-1] == "probe", steps
+             "numba", "triton", "adaptor-torch", "memory", "own-kernel", "bench", "kernels-bench", "probe", "suspend"]
+    assert [step for step in steps if step in worth] == worth and steps[0] == "kernels" and steps[-1] == "suspend", steps
 
 
 def figures_that_are_missing(bundle):

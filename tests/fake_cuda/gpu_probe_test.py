@@ -53,7 +53,7 @@ def main():
         if not ok:
             wrong.append(what)
 
-    names = [f"e{i}" for i in range(1, 16)]
+    names = [f"e{i}" for i in range(1, 17)]
     expect("all experiments", [name for name in names if name in out] == names)
     expect("date, gpu, driver", all(out["about"].get(key) for key in ("date", "gpu", "driver")))
     expect("e1", out["e1"]["beyond_payload"] == 0 and out["e1"]["nvml_process"] == "not listed")
@@ -71,6 +71,7 @@ def main():
     old_toolkit = "without green contexts" in str(out["e14"]["8"]["made"])
     expect("e14", old_toolkit or (out["e14"]["8"]["made"] == {"multiprocessors": 8} and
                                   out["e14"]["64"]["alone"]["fills_per_ms"] > 0))
+    expect("e16", "has no cuCheckpointProcessLock" in str(out["e16"]["exportable"]["lock"]))
     faults(run, probe, expect)
     only_the_machine(run, probe, expect)
     for what in wrong:

@@ -113,6 +113,11 @@ Answer Agent::Await() {
   return answer;
 }
 
+bool Agent::HasAnswered(int milliseconds) {
+  pollfd polled{socket_.get(), POLLIN, 0};
+  return ::poll(&polled, 1, milliseconds) == 1;
+}
+
 Answer Agent::Ask(const std::string& command, int fd) {
   if (!SendLine(socket_.get(), command, fd)) {
     Answer answer;

@@ -42,6 +42,8 @@ class Agent {
   /// Sends without waiting for the answer; Await takes it.
   void Tell(const std::string& command);
   Answer Await();
+  /// Whether an answer is there for Await within so many milliseconds.
+  bool HasAnswered(int milliseconds);
   void Kill() { process_.Kill(); }
   /// After Kill: how long until its socket was closed, and until the process was gone.
   struct Death {

@@ -10,47 +10,17 @@
 #include <vector>
 
 #include "tools/gpu_probe/agent.h"
+#include "tools/gpu_probe/readings.h"
+#include "tools/gpu_probe/suspension.h"
 
 namespace lgpu::gpu_probe {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr int kPattern = 0x5a;
 
 std::string Number(std::size_t number) { return std::to_string(number); }
-
-json Said(const Answer& answer) {
-  if (!answer.ok) return answer.error;
-  return answer.numbers.empty() ? json("ok") : json(answer.numbers);
-}
-
-// Memory of the card that is used, in bytes; null without NVML.
-json Used(const Bench& bench) {
-  if (bench.nvml == nullptr) return nullptr;
-  const auto memory = bench.nvml->MemoryOf(bench.uuid);
-  return memory.ok() ? json(memory->used.count()) : json(nullptr);
-}
-
-// NVML's figure for a process; "not listed", or null without NVML.
-json UsedBy(const Bench& bench, pid_t pid) {
-  if (bench.nvml == nullptr) return nullptr;
-  const auto processes = bench.nvml->ProcessesOf(bench.uuid);
-  if (!processes.ok()) return std::string(processes.status().message());
-  for (const Nvml::Process& process : *processes) {
-    if (process.pid == pid) return process.used ? json(process.used->count()) : json("not available");
-  }
-  return "not listed";
-}
-
-double Growth(const json& before, const json& after) {
-  return before.is_number() && after.is_number() ? after.get<double>() - before.get<double>() : 0;
-}
-
-std::size_t ChunkBytes(const Bench& bench, std::size_t wished) {
-  return std::min(wished, bench.total / 8 / (2 * kMiB) * (2 * kMiB));
-}
 
 json ContextLessCreate(const Bench& bench) {
   const std::size_t bytes = ChunkBytes(bench, 1024 * kMiB);
@@ -244,15 +214,6 @@ json Limits(const Bench& bench) {
     out[what] = Said(agent.Ask(std::string("limit ") + what + " " + Number(most)));
   }
   return out;
-}
-
-// Asks one after the other; the first that fails, with its words, or nothing.
-std::string AskAll(Agent& agent, const std::vector<std::string>& commands) {
-  for (const std::string& command : commands) {
-    const Answer answer = agent.Ask(command);
-    if (!answer.ok) return command + ": " + answer.error;
-  }
-  return "";
 }
 
 // Writes a pattern into memory, checks it, and gives the memory up.
@@ -481,6 +442,7 @@ constexpr Experiment kExperiments[] = {
     {"e14", "what a part of the multiprocessors does alone and beside others (green contexts)",
      GreenContexts},
     {"e15", "how two processes share the time of a card", TimeSlices},
+    {"e16", "what suspending a process by the driver's checkpoint calls does", SuspendProcesses},
 };
 
 }  // namespace

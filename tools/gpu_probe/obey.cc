@@ -18,6 +18,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/kernel_parameters.h"
 #include "tools/gpu_probe/agent.h"
+#include "tools/gpu_probe/checkpoint_calls.h"
 #include "tools/gpu_probe/green_context.h"
 
 namespace lgpu::gpu_probe {
@@ -93,6 +94,8 @@ std::string Obedience::Do(const std::string& line, UniqueFd fd, UniqueFd& reply)
   const int other = std::atoi(second.c_str());
   if (verb == "start") return Start();
   if (verb == "create") return Create(number);
+  if (verb == "alloc") return Alloc(number);
+  if (verb == "process") return CheckpointCall(first, other);
   if (UsesMemory(verb) && memory_.empty()) return "error no memory";
   if (verb == "release") {
     const Memory memory = memory_.back();
@@ -163,6 +166,18 @@ std::string Obedience::Create(std::size_t bytes) {
   const CUresult result = cu_.MemCreate(&memory.handle, bytes, &properties, 0);
   if (result == CUDA_SUCCESS) memory_.push_back(memory);
   return Check("cuMemCreate", result);
+}
+
+// Memory of cuMemAlloc, which has no handle.
+std::string Obedience::Alloc(std::size_t bytes) {
+  const auto alloc = reinterpret_cast<CUresult (*)(CUdeviceptr*, std::size_t)>(
+      ::dlsym(::dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2"));
+  if (alloc == nullptr) return "error this driver has no cuMemAlloc_v2";
+  Memory memory;
+  memory.bytes = bytes;
+  const CUresult result = alloc(&memory.address, bytes);
+  if (result == CUDA_SUCCESS) memory_.push_back(memory);
+  return Check("cuMemAlloc", result);
 }
 
 std::string Obedience::Export(UniqueFd& reply) {

@@ -28,6 +28,7 @@ class Obedience {
   std::string Check(const char* call, CUresult result) const;
   std::string Start();
   std::string Create(std::size_t bytes);
+  std::string Alloc(std::size_t bytes);
   std::string Map(bool read_only);
   std::string Unmap();
   std::string Export(UniqueFd& reply);
