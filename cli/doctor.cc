@@ -228,6 +228,14 @@ std::string Plural(int count, const char* noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
+/// The lease that LGPU_LEASE names; an empty one where it is not set.
+absl::StatusOr<v1::Lease> LeaseOfVariable(const GetVariable& get, Connection& connection) {
+  v1::GetLeaseRequest request;
+  request.set_lease(get("LGPU_LEASE").value_or(""));
+  if (request.lease().empty()) return v1::Lease();
+  return connection.Call(kGetLease, request);
+}
+
 }  // namespace
 
 int Examination::Count(Level level) const {
@@ -250,7 +258,7 @@ Examination Examine(const CommonOptions& options, bool self_test) {
   if (!connection.ok()) examination.checks.push_back(Failed("daemon", connection.status()));
   if (!connection.ok() || !ExamineDaemon(*connection, examination)) {
     examination.checks.push_back(CheckGpuSupport());
-    ExamineVariables(get, nullptr, examination);
+    ExamineVariables(get, {}, examination);
     for (const char* id : {"permissions", "ledger", "self-test"}) {
       const bool done = std::any_of(examination.checks.begin(), examination.checks.end(),
                                     [id](const Check& check) { return check.id == id; });
@@ -263,7 +271,12 @@ Examination Examine(const CommonOptions& options, bool self_test) {
     examination.checks.push_back(*std::move(check));
   }
   const auto cards = connection->Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest());
-  ExamineVariables(get, cards.ok() ? &*cards : nullptr, examination);
+  const absl::StatusOr<v1::Lease> lease = LeaseOfVariable(get, *connection);
+  if (!lease.ok()) examination.checks.push_back(Failed("LGPU_LEASE", lease.status()));
+  ExamineVariables(get,
+                   {.cards = cards.ok() ? &*cards : nullptr,
+                    .lease = lease.ok() && !lease->id().empty() ? &*lease : nullptr},
+                   examination);
   examination.checks.push_back(self_test ? RunSelfTest(*connection)
                                          : Check{"self-test", Level::kSkip, "--no-self-test"});
   return examination;

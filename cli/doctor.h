@@ -39,9 +39,13 @@ struct Examination {
 /// A variable's value; nothing: it is not set.
 using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 
-/// The checks on the variables that lgpu and its programs read. `cards`: of the daemon, if one answered.
-void ExamineVariables(const GetVariable& get, const v1::ListPhysicalDevicesResponse* cards,
-                      Examination& examination);
+/// The daemon's answers that the variables are compared with; null where it gave none.
+struct DaemonAnswers {
+  const v1::ListPhysicalDevicesResponse* cards = nullptr;
+  const v1::Lease* lease = nullptr;  // of LGPU_LEASE: indices of CUDA_VISIBLE_DEVICES count its cards
+};
+/// The checks on the variables that lgpu and its programs read.
+void ExamineVariables(const GetVariable& get, const DaemonAnswers& daemon, Examination& examination);
 
 /// Runs all checks. `self_test`: also makes a small lease of its own, and gives it back.
 Examination Examine(const CommonOptions& options, bool self_test);

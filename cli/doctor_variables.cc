@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/doctor.h"
+#include "cli/lease_cards.h"
 #include "lgpu/visibility.h"
 
 namespace lgpu::cli {
@@ -16,36 +17,54 @@ using Level = Check::Level;
 constexpr char kEnvironment[] = "environment";
 constexpr char kDefault[] = "default";
 
-void ExamineVisibleDevices(const std::optional<std::string>& value,
-                           const v1::ListPhysicalDevicesResponse* cards, Examination& examination) {
+const v1::CardStats* FindCard(const v1::ListPhysicalDevicesResponse& cards, const std::string& uuid) {
+  const auto found = std::find_if(cards.devices().begin(), cards.devices().end(),
+                                  [&](const v1::CardStats& card) { return card.uuid() == uuid; });
+  return found == cards.devices().end() ? nullptr : &*found;
+}
+
+void ExamineVisibleDevices(const std::optional<std::string>& value, const DaemonAnswers& daemon,
+                           Examination& examination) {
   const char* const name = "CUDA_VISIBLE_DEVICES";
-  examination.variables.push_back({name, value.value_or("all GPUs"), value ? kEnvironment : kDefault});
-  if (!value || cards == nullptr) return;
+  const char* const unset = daemon.lease == nullptr ? "all GPUs" : "all GPUs of the lease";
+  examination.variables.push_back({name, value.value_or(unset), value ? kEnvironment : kDefault});
+  if (!value || daemon.cards == nullptr) return;
   std::vector<std::string> uuids;
-  for (const v1::CardStats& card : cards->devices()) uuids.push_back(card.uuid());
+  if (daemon.lease != nullptr) {
+    uuids = CardUuidsOf(*daemon.lease);
+  } else {
+    for (const v1::CardStats& card : daemon.cards->devices()) uuids.push_back(card.uuid());
+  }
   const VisibleList list = ParseVisibleDevices(*value, uuids);
   std::vector<std::string> seen;
   bool any_served = false;
   for (const int index : list.devices) {
-    const v1::CardStats& card = cards->devices(index);
-    any_served = any_served || card.served();
-    seen.push_back(
-        absl::StrCat("GPU ", card.index(), " (", card.pci_bus_id(), card.served() ? ")" : ", not served)"));
+    const v1::CardStats* const card = FindCard(*daemon.cards, uuids[static_cast<std::size_t>(index)]);
+    if (card == nullptr) continue;
+    any_served = any_served || card->served();
+    seen.push_back(absl::StrCat("GPU ", card->index(), " (", card->pci_bus_id(),
+                                card->served() ? ")" : ", not served)"));
   }
   std::string text =
       absl::StrCat("\"", *value, "\" -> ", seen.empty() ? "no GPU" : absl::StrJoin(seen, ", "));
+  if (daemon.lease != nullptr) {
+    absl::StrAppend(&text, "; inside lease ", daemon.lease->name(),
+                    " an index counts the lease's GPUs, from 0");
+  }
   if (!list.note.empty()) absl::StrAppend(&text, "; ", list.note);
   const bool fine = any_served && list.note.empty();
   examination.checks.push_back({name, fine ? Level::kOk : Level::kWarn, text});
 }
 
-void ExamineOrder(const std::optional<std::string>& value, const v1::ListPhysicalDevicesResponse* cards,
+void ExamineOrder(const std::optional<std::string>& value, const DaemonAnswers& daemon,
                   Examination& examination) {
   const char* const name = "CUDA_DEVICE_ORDER";
   const bool by_bus = ParseDeviceOrder(value) == DeviceOrder::kPciBusId;
   examination.variables.push_back(
       {name, by_bus ? "PCI_BUS_ID" : "FASTEST_FIRST", value ? kEnvironment : kDefault});
-  const bool many = cards != nullptr && cards->devices_size() > 1 && !cards->devices(0).simulated();
+  const v1::ListPhysicalDevicesResponse* const cards = daemon.cards;
+  const bool many = cards != nullptr && cards->devices_size() > 1 && !cards->devices(0).simulated() &&
+                    daemon.lease == nullptr;
   if (!by_bus && many) {
     examination.checks.push_back(
         {name, Level::kWarn,
@@ -80,10 +99,9 @@ void ExamineWord(const GetVariable& get, const WordVariable& variable, Examinati
 
 }  // namespace
 
-void ExamineVariables(const GetVariable& get, const v1::ListPhysicalDevicesResponse* cards,
-                      Examination& examination) {
-  ExamineVisibleDevices(get("CUDA_VISIBLE_DEVICES"), cards, examination);
-  ExamineOrder(get("CUDA_DEVICE_ORDER"), cards, examination);
+void ExamineVariables(const GetVariable& get, const DaemonAnswers& daemon, Examination& examination) {
+  ExamineVisibleDevices(get("CUDA_VISIBLE_DEVICES"), daemon, examination);
+  ExamineOrder(get("CUDA_DEVICE_ORDER"), daemon, examination);
   for (const WordVariable& variable : {
            WordVariable{
                "TF_FORCE_GPU_ALLOW_GROWTH", {"true", "false"}, "as the program says", "it is ignored"},

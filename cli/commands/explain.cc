@@ -11,6 +11,7 @@
 #include "base/exit_codes.h"
 #include "cli/commands/commands.h"
 #include "cli/connection.h"
+#include "cli/lease_cards.h"
 #include "kernels/registry.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"
@@ -74,13 +75,18 @@ class ExplainCommand final : public Command {
     const char* soft = std::getenv("LGPU_SOFT_PLACEMENT");
     if (hard_->count() == 0 && soft != nullptr && std::string_view(soft) == "0") flags_.soft = false;
     const char* variable = std::getenv("LGPU_LEASE");
-    if (lease_.empty() && gpus_->count() == 0 && variable != nullptr) lease_ = variable;
+    const bool inside = lease_.empty() && gpus_->count() == 0 && variable != nullptr;
+    if (inside) lease_ = variable;
     if (!lease_.empty()) {
       LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
       v1::GetLeaseRequest request;
       request.set_lease(lease_);
       LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(kGetLease, request));
       flags_.gpus = lease.devices_size();
+      const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+      if (inside && visible != nullptr) {
+        LGPU_ASSIGN_OR_RETURN(flags_.gpus, CountVisibleDevices(lease, visible));
+      }
     }
     LGPU_ASSIGN_OR_RETURN(const PlacementExplanation explanation, ExplainFlagsOf(flags_));
     LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(ToJson(explanation)) : explanation.ToString()));

@@ -25,7 +25,8 @@ std::optional<wire::SnapshotPage> SnapshotAnswers::Answer(const wire::Snapshot& 
   if (question.page == 0) {
     kept_.reset();
     if (memory == nullptr) {
-      return Refused(question, absl::NotFoundError("it has no device " + std::to_string(question.device_id)));
+      return Refused(question, absl::NotFoundError(
+                                   "it does not use this device: its CUDA_VISIBLE_DEVICES hides the GPU"));
     }
     absl::StatusOr<PoolBlocks> taken = memory->Blocks(kMostBlocks);
     if (!taken.ok()) return Refused(question, taken.status());

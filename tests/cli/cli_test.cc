@@ -219,6 +219,26 @@ TEST_F(CliTest, ACommandCountsTheGpusOfItsLeaseWhereTheCallerCountedTheMachines)
                                absl::StrCat(uuid, "\nok ", uuid, "\nok [^\n]*\nok ", uuid, "\nok [^\n]*\n")));
 }
 
+TEST_F(CliTest, ExplainAndDoctorCountTheGpusOfTheLeaseTheyRunIn) {
+  StartDaemon({.simulate = "3x64MiB"});
+  ASSERT_EQ(Run({"create", "-m", "16MiB", "-n", "2", "--gpus", "2,1", "--name", "pair"}).code, 0);
+  const auto inside = [&](const char* visible, const std::vector<std::string>& words) {
+    ChildProgram::Options options = Lgpu(words);
+    options.environment["LGPU_LEASE"] = "pair";
+    options.environment["CUDA_VISIBLE_DEVICES"] = visible;
+    const auto result = RunProgram(options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *result : ProgramResult();
+  };
+  const std::vector<std::string> second = {"explain", "MatMul", "-d", "gpu:1", "--hard", "--json"};
+  EXPECT_FALSE(json::parse(inside("0,1", second).out).contains("error"));
+  EXPECT_EQ(json::parse(inside("1", second).out)["error"]["code"], "INVALID_ARGUMENT") << "one GPU is hidden";
+  const ProgramResult none = inside("2", second);
+  EXPECT_EQ(none.code, 6);
+  EXPECT_THAT(none.err, HasSubstr("an index counts the lease's GPUs"));
+  EXPECT_THAT(inside("1", {"doctor", "--no-self-test"}).out, HasSubstr("inside lease pair"));
+}
+
 TEST_F(CliTest, GpusAndVisibleDevicesChooseTheCard) {
   StartDaemon({.simulate = "3x64MiB"});
   const auto card_of = [&](const std::vector<std::string>& flags, const char* visible) {

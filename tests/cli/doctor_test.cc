@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 
 namespace lgpu::cli {
 namespace {
@@ -28,7 +29,7 @@ class DoctorTest : public ::testing::Test {
           const auto found = variables.find(name);
           return found == variables.end() ? std::nullopt : std::optional(found->second);
         },
-        &cards_, examination);
+        {.cards = &cards_, .lease = lease_ ? &*lease_ : nullptr}, examination);
     return examination;
   }
   static const Check* Find(const Examination& examination, const std::string& id) {
@@ -45,6 +46,7 @@ class DoctorTest : public ::testing::Test {
   }
 
   v1::ListPhysicalDevicesResponse cards_;
+  std::optional<v1::Lease> lease_;
 };
 
 TEST_F(DoctorTest, DefaultsAreNamedAsSuchAndAreNoWarnings) {
@@ -80,6 +82,21 @@ TEST_F(DoctorTest, VisibleDevicesAreResolvedToGpus) {
   cards_.mutable_devices(1)->set_served(false);
   EXPECT_EQ(Find(Examine({{"CUDA_VISIBLE_DEVICES", "1"}}), "CUDA_VISIBLE_DEVICES")->level,
             Check::Level::kWarn);
+}
+
+TEST_F(DoctorTest, InsideALeaseAnIndexCountsTheLeasesGpus) {
+  lease_.emplace();
+  lease_->set_name("train");
+  lease_->add_devices()->set_card_uuid("GPU-bb");
+  lease_->add_devices()->set_card_uuid("GPU-bb");
+  const Examination first = Examine({{"CUDA_VISIBLE_DEVICES", "0"}});
+  EXPECT_EQ(Find(first, "CUDA_VISIBLE_DEVICES")->level, Check::Level::kOk);
+  EXPECT_THAT(Find(first, "CUDA_VISIBLE_DEVICES")->text,
+              HasSubstr("\"0\" -> GPU 1 (0000:01:00.0); inside lease train"));
+  const Examination none = Examine({{"CUDA_VISIBLE_DEVICES", "1"}});
+  EXPECT_EQ(Find(none, "CUDA_VISIBLE_DEVICES")->level, Check::Level::kWarn);
+  EXPECT_THAT(Find(none, "CUDA_VISIBLE_DEVICES")->text, HasSubstr("no GPU"));
+  EXPECT_EQ(Find(none, "CUDA_DEVICE_ORDER"), nullptr);
 }
 
 TEST_F(DoctorTest, FastestFirstIsAWarningWhereItMatters) {
