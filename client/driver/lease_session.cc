@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <thread>
 #include <utility>
 
 namespace lgpu::shim {
@@ -13,6 +14,7 @@ namespace {
 constexpr std::chrono::milliseconds kAnswerSlack{1000};
 // How long the first connection waits for a daemon that may be busy.
 constexpr std::chrono::milliseconds kJoinPatience{2000};
+constexpr std::chrono::milliseconds kAwayPause{20};
 // A program that asks for figures while lgpud is away waits so long for a new one, and then asks it no more
 // for a while.
 constexpr std::chrono::milliseconds kLookPatience{100};
@@ -86,6 +88,19 @@ std::optional<std::vector<std::string>> LeaseSession::CardUuids() {
   std::vector<std::string> uuids;
   for (const Card& card : cards_) uuids.push_back(card.uuid);
   return uuids;
+}
+
+std::optional<std::vector<std::string>> LeaseSession::AwaitCardUuids() {
+  const Clock::time_point deadline = Clock::now() + options_.memory_wait;
+  for (;;) {
+    std::optional<std::vector<std::string>> uuids = CardUuids();
+    if (uuids || Clock::now() + kAwayPause >= deadline) return uuids;
+    {
+      const Lock lock(mutex_);
+      if (state_ == State::kOver) return uuids;
+    }
+    std::this_thread::sleep_for(kAwayPause);
+  }
 }
 
 void LeaseSession::TellForeignCard(std::string_view entry) {

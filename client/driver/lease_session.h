@@ -55,6 +55,8 @@ class LeaseSession {
   int CardOf(std::string_view uuid);
   /// The UUIDs of the lease's cards, each once, in the lease's order. Joins. Nothing: not attached.
   std::optional<std::vector<std::string>> CardUuids();
+  /// The same; an lgpud that is away is awaited for `memory_wait`.
+  std::optional<std::vector<std::string>> AwaitCardUuids();
   /// CUDA_VISIBLE_DEVICES names a GPU that is not the lease's: the daemon makes an event of it. `entry` is
   /// what the variable says.
   void TellForeignCard(std::string_view entry);

@@ -24,7 +24,9 @@ bool ShowCardsOfLease(LeaseSession& session) {
   const char* const variable = std::getenv(kName);
   const std::optional<std::string> value =
       variable == nullptr ? std::nullopt : std::optional<std::string>(variable);
-  const std::optional<std::vector<std::string>> cards = session.CardUuids();
+  const bool counts = value && !value->empty() && !NamesUuids(*value);
+  const std::optional<std::vector<std::string>> cards =
+      counts ? session.AwaitCardUuids() : session.CardUuids();
   if (!cards) return !value || NamesUuids(*value);
   const VisibleEntries list = ReadVisibleDevices(value, *cards);
   if (!list.unknown_uuid.empty()) session.TellForeignCard(list.unknown_uuid);

@@ -12,7 +12,8 @@ namespace lgpu::shim {
 /// reads the variable.
 ///
 /// False: no card is visible, and the variable is as it was. While lgpud cannot be reached the lease's list
-/// is not known: indices show no card then, and UUIDs are left to the driver.
+/// is not known: UUIDs are left to the driver then, and indices wait for lgpud as charges wait for memory,
+/// and then show no card.
 bool ShowCardsOfLease(LeaseSession& session);
 
 }  // namespace lgpu::shim

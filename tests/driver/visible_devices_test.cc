@@ -194,7 +194,8 @@ TEST_F(VisibleDevicesTest, AProgramWithLiblgpuCountsTheSameCards) {
 TEST_F(VisibleDevicesTest, WhileThereIsNoDaemonUuidsAreVisibleAndIndicesAreNot) {
   StartMachine();
   MakeLease("1");
-  const ChildProgram::Environment environment = EnvironmentOf("job");
+  ChildProgram::Environment environment = EnvironmentOf("job");
+  environment["LGPU_MEMORY_WAIT_MS"] = "100";
   KillDaemon();
   const auto start = [&](const std::string& value) {
     auto client = StartProgram({Client("dlopen"), "dlopen", "libcuda.so.1", value}, environment);
@@ -204,6 +205,20 @@ TEST_F(VisibleDevicesTest, WhileThereIsNoDaemonUuidsAreVisibleAndIndicesAreNot) 
   };
   EXPECT_EQ(start(machine_.uuid(1)), "ok");
   EXPECT_EQ(start("0"), "error 100") << "it could be a card of another lease";
+}
+
+TEST_F(VisibleDevicesTest, AnIndexWaitsForAnLgpudThatIsBeingRestarted) {
+  StartMachine();
+  MakeLease("1");
+  ChildProgram::Environment environment = EnvironmentOf("job");
+  environment["LGPU_MEMORY_WAIT_MS"] = "60000";
+  KillDaemon();
+  auto client = StartProgram({Client("dlopen"), "dlopen", "libcuda.so.1", "0", kLast}, environment);
+  ASSERT_EQ(client->ReadLine(std::chrono::milliseconds(200)), std::nullopt) << "it did not wait";
+  StartMachine();
+  EXPECT_EQ(client->ReadLine(), "ok");
+  EXPECT_EQ(Ask(*client, "devices"), "ok " + machine_.uuid(1));
+  End(*client);
 }
 
 TEST_F(VisibleDevicesTest, OutsideOfALeaseTheDriverReadsTheVariable) {
