@@ -12,6 +12,7 @@
 
 #include "proto/wire/pages.h"
 #include "tests/client/context_testing.h"
+#include "tests/support/sanitizers.h"
 
 namespace lgpu {
 namespace {
@@ -262,6 +263,9 @@ TEST(ContextTest, CloseWaitsForOpsOfOtherThreads) {
 // The child touches every kind of handle and lets all of them go; it must neither fault nor hang, and the
 // parent must not notice.
 TEST(ContextTest, ForkedChildHasDeadHandles) {
+  if (testing::kThreadSanitizer) {
+    GTEST_SKIP() << testing::kForkBesideThreads;
+  }
   for (const bool asynchronous : {false, true}) {
     auto test = std::make_optional<TestContext>(FakeLeaseOptions{.asynchronous = asynchronous});
     Tensor tensor = Must(test->gpu->Constant<float>({{1, 2}, {3, 4}}));

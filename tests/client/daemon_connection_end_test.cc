@@ -14,6 +14,7 @@
 #include "client/session/daemon_connection.h"
 #include "proto/mapped_region.h"
 #include "tests/client/daemon_dialogue.h"
+#include "tests/support/sanitizers.h"
 
 namespace lgpu {
 namespace {
@@ -169,6 +170,9 @@ TEST(DaemonConnectionEndTest, AWrongWelcomeIsRefused) {
 }
 
 TEST(DaemonConnectionEndTest, AForkedChildIsDeadAndTheParentGoesOn) {
+  if (testing::kThreadSanitizer) {
+    GTEST_SKIP() << testing::kForkBesideThreads;
+  }
   FakeDaemon daemon(ServeAll);
   auto connection = daemon.Connect();
   ASSERT_TRUE(connection.ok());

@@ -13,6 +13,7 @@
 #include "tests/client/fake_lease.h"
 #include "tests/support/child_program.h"
 #include "tests/support/fake_region_source.h"
+#include "tests/support/sanitizers.h"
 
 namespace lgpu {
 namespace {
@@ -235,6 +236,9 @@ TEST_F(MemorySessionDevicesTest, DestructorClosesTheLease) {
 }
 
 TEST_F(MemorySessionDevicesTest, AForkedChildForgetsAndTheParentGoesOn) {
+  if (testing::kThreadSanitizer) {
+    GTEST_SKIP() << testing::kForkBesideThreads;
+  }
   session_->StartUpkeep();
   const absl::StatusOr<Block> block = memory().Allocate(2_MiB);
   ASSERT_TRUE(block.ok());

@@ -24,6 +24,11 @@ inline constexpr bool kAddressSanitizer = LGPU_TEST_ASAN;
 inline constexpr bool kThreadSanitizer = LGPU_TEST_TSAN;
 inline constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 
+/// Why a test skips under ThreadSanitizer: fork copies the locks of ThreadSanitizer's own runtime as they
+/// are, and a thread of the parent may hold one of them. A child that then allocates memory waits for ever.
+inline constexpr char kForkBesideThreads[] =
+    "ThreadSanitizer's runtime takes no care of its own locks over a fork beside threads";
+
 }  // namespace lgpu::testing
 
 #endif  // LGPU_TESTS_SUPPORT_SANITIZERS_H_
