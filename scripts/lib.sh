@@ -50,9 +50,11 @@ build() {
     die "preset $preset does not build"
 }
 
-# run_ctest PRESET [ARGUMENT ...]: runs tests of a build, and writes down what skipped_tests wants to know.
+# run_ctest PRESET [ARGUMENT ...]: runs tests of a build, and writes down what skipped_tests wants to know. What ctest prints is
+# in ctest.log beside them.
 run_ctest() {
-  (cd "$ROOT" && ctest --preset "$1" -j "$(test_jobs)" --output-junit "$ROOT/build/$1/Testing/tests.xml" "${@:2}")
+  (cd "$ROOT" && ctest --preset "$1" -j "$(test_jobs)" --output-junit "$ROOT/build/$1/Testing/tests.xml" \
+    --output-log "$ROOT/build/$1/ctest.log" "${@:2}")
 }
 
 # skipped_tests BUILD ...: the tests that were skipped in these build folders, with their reasons: a line for each case that
