@@ -263,9 +263,7 @@ TEST(ContextTest, CloseWaitsForOpsOfOtherThreads) {
 // The child touches every kind of handle and lets all of them go; it must neither fault nor hang, and the
 // parent must not notice.
 TEST(ContextTest, ForkedChildHasDeadHandles) {
-  if (testing::kThreadSanitizer) {
-    GTEST_SKIP() << testing::kForkBesideThreads;
-  }
+  if (testing::kThreadSanitizer) GTEST_SKIP() << testing::kForkBesideThreads;
   for (const bool asynchronous : {false, true}) {
     auto test = std::make_optional<TestContext>(FakeLeaseOptions{.asynchronous = asynchronous});
     Tensor tensor = Must(test->gpu->Constant<float>({{1, 2}, {3, 4}}));

@@ -170,9 +170,7 @@ TEST(DaemonConnectionEndTest, AWrongWelcomeIsRefused) {
 }
 
 TEST(DaemonConnectionEndTest, AForkedChildIsDeadAndTheParentGoesOn) {
-  if (testing::kThreadSanitizer) {
-    GTEST_SKIP() << testing::kForkBesideThreads;
-  }
+  if (testing::kThreadSanitizer) GTEST_SKIP() << testing::kForkBesideThreads;
   FakeDaemon daemon(ServeAll);
   auto connection = daemon.Connect();
   ASSERT_TRUE(connection.ok());

@@ -236,9 +236,7 @@ TEST_F(MemorySessionDevicesTest, DestructorClosesTheLease) {
 }
 
 TEST_F(MemorySessionDevicesTest, AForkedChildForgetsAndTheParentGoesOn) {
-  if (testing::kThreadSanitizer) {
-    GTEST_SKIP() << testing::kForkBesideThreads;
-  }
+  if (testing::kThreadSanitizer) GTEST_SKIP() << testing::kForkBesideThreads;
   session_->StartUpkeep();
   const absl::StatusOr<Block> block = memory().Allocate(2_MiB);
   ASSERT_TRUE(block.ok());
