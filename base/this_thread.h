@@ -8,8 +8,8 @@
 namespace lgpu {
 
 /// ThisThread numbers the calling thread, and counts the sinks that it is in. It is liblgpu's one
-/// thread-local value beside the stack of device scopes. A forked child's only thread gets new numbers if a
-/// ProcessEpoch was made before the fork.
+/// thread-local value beside the stacks of device scopes and interrupt scopes. A forked child's only thread
+/// gets new numbers if a ProcessEpoch was made before the fork.
 class ThisThread {
  public:
   /// Counts from 1: no other thread of this process has the same, earlier ones included.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/interrupt.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -219,6 +220,7 @@ absl::Status Growth::Refuse(Attempt& attempt, const GrowthPlan::Step& step) {
   const absl::Status status = RefusalOf(attempt, step);
   const bool again =
       absl::IsResourceExhausted(status) && (WaitForOthers(attempt) || attempt.plan.AllowAnyChunk());
+  if (Interrupt::HasHappened()) return Interrupt::Error();
   return again ? absl::OkStatus() : status;
 }
 
@@ -238,8 +240,8 @@ bool Growth::WaitForOthers(Attempt& attempt) {
     while (state_.changes == seen) {
       const int others = state_.calls - state_.waiting;
       if (others > state_.patient) {
-        state_.changed.Wait(state_.mutex);
-      } else if (others <= 0 || !state_.changed.WaitUntil(state_.mutex, attempt.deadline)) {
+        if (!Interrupt::Wait(state_.changed, state_.mutex)) break;
+      } else if (others <= 0 || !Interrupt::WaitUntil(state_.changed, state_.mutex, attempt.deadline)) {
         break;
       }
     }

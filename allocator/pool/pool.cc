@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/pool/pool_impl.h"
+#include "base/interrupt.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
 
@@ -199,6 +200,7 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
   if (quick == Quick::kParked) return absl::OkStatus();
   if (quick == Quick::kOver) {
     if (options.spare_only) return NoneToSpare();
+    if (Interrupt::HasHappened()) return Interrupt::Error();
     const auto reason = bytes <= state_.reserved ? RefusalReason::kLimit : RefusalReason::kAddressRange;
     MutexLock lock(state_.mutex);
     return RefusalStatus(state_.MakeRefusal(reason, bytes, options, limit));
@@ -259,7 +261,7 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
   ++state_.calls;
   ++state_.waiting;
   while (!state_.Fits(rounded, limit) && SaturatingAdd(state_.blocks.used(), rounded) <= limit &&
-         state_.changed.WaitUntil(state_.mutex, deadline)) {
+         Interrupt::WaitUntil(state_.changed, state_.mutex, deadline)) {
   }
   --state_.waiting;
   --state_.calls;
@@ -287,9 +289,10 @@ absl::Status Pool::Impl::AwaitFrees(Shard* shard, Bytes bytes, const AllocateOpt
     {
       MutexLock lock(state_.mutex);
       ++state_.free_waiters;
-      state_.freed.WaitUntil(state_.mutex, std::min(deadline, Clock::now() + look));
+      Interrupt::WaitUntil(state_.freed, state_.mutex, std::min(deadline, Clock::now() + look));
       --state_.free_waiters;
     }
+    if (Interrupt::HasHappened()) return Interrupt::Error();
     look = std::min<Clock::duration>(2 * look, kLongestLook);
     const Clock::time_point now = Clock::now();
     again.timeout = std::max<std::chrono::nanoseconds>(deadline - now, {});

@@ -254,10 +254,10 @@ absl::Status ContextState::Close() {
 
 absl::Status ContextState::CloseNow() {
   if (!closed_) ShutDownDevices();
-  // A daemon that was away may be back by now.
+  // A daemon that was away may be back by now; a call that was interrupted is made again.
   if (!lease_is_closed_) {
     const absl::Status status = memory_.Close();
-    lease_is_closed_ = !absl::IsUnavailable(status);
+    lease_is_closed_ = !absl::IsUnavailable(status) && !absl::IsCancelled(status);
     if (!lease_is_closed_) return close_status_.ok() ? status : close_status_;
     close_status_.Update(status);
   }

@@ -58,10 +58,10 @@ class OwnMemory final : public MemoryState {
       }
       ShutDown();
     }
-    // A daemon that was away may be back by now.
+    // A daemon that was away may be back by now; a call that was interrupted is made again.
     if (!lease_is_closed_) {
       const absl::Status status = session_.Close();
-      lease_is_closed_ = !absl::IsUnavailable(status);
+      lease_is_closed_ = !absl::IsUnavailable(status) && !absl::IsCancelled(status);
       if (!lease_is_closed_) return status;
       close_status_.Update(status);
     }

@@ -14,6 +14,7 @@
 
 #include "base/blocked_signals.h"
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "base/read_file.h"
 #include "base/utf8.h"
 #include "lgpu/status.h"
@@ -39,6 +40,15 @@ std::string OwnCommand() {
     if (static_cast<unsigned char>(c) >= 0x80 || static_cast<unsigned char>(c) < 0x20) c = '?';
   }
   return command;
+}
+
+absl::StatusOr<ClientFrame> ReceiveInterruptibly(ClientChannel& channel, Clock::time_point deadline) {
+  while (true) {
+    const Clock::time_point until = Interrupt::NextQuestion(deadline);
+    absl::StatusOr<ClientFrame> received = channel.Receive(until);
+    if (!absl::IsDeadlineExceeded(received.status()) || until == deadline) return received;
+    if (Interrupt::Happened()) return Interrupt::Error();
+  }
 }
 
 }  // namespace
@@ -112,7 +122,8 @@ absl::Status DaemonConnection::Handshake() {
   const wire::Frame frame{.body = Greeting()};
   // A daemon that does not want this client may have said so and closed before it reads anything.
   const absl::Status sent = channel_.Send(frame, {}, deadline);
-  absl::StatusOr<ClientFrame> answer = channel_.Receive(deadline);
+  absl::StatusOr<ClientFrame> answer = ReceiveInterruptibly(channel_, deadline);
+  if (absl::IsCancelled(answer.status())) return answer.status();
   if (!answer.ok()) {
     return Unavailable("did not greet back (" + std::string((sent.ok() ? answer.status() : sent).message()) +
                        ")");
@@ -293,6 +304,8 @@ absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const 
     ForgetRequest(id);
     // A daemon that is gone may have taken them back or not; the next one is not told of them.
     if (!answer.ok() && IsLost(generation)) continue;
+    // It has the request, or gets it from the session thread.
+    if (absl::IsCancelled(answer.status())) return absl::OkStatus();
     if (!answer.ok()) return answer.status();
     const auto* const reply = answer->frame.Get<wire::ReturnReply>();
     return reply == nullptr ? Confused() : StatusFromWire(reply->code, reply->message);
@@ -342,7 +355,7 @@ absl::Status DaemonConnection::Close() {
     if (!IsLost(generation) || Clock::now() >= deadline) return status;
     // The session thread sends the Close to a daemon that starts later.
     const absl::Status back = AwaitDaemon(std::min(deadline, Clock::now() + kClosePatience));
-    if (absl::IsUnavailable(back)) return back;
+    if (absl::IsUnavailable(back) || absl::IsCancelled(back)) return back;
   }
 }
 
@@ -355,10 +368,10 @@ absl::Status DaemonConnection::SayClose(TimePoint deadline) {
   }
   {
     MutexLock lock(mutex_);
-    while (is_said && !closed_ && status_.ok() && Clock::now() < deadline) {
-      changed_.WaitUntil(mutex_, deadline);
+    while (is_said && !closed_ && status_.ok() && Interrupt::WaitUntil(changed_, mutex_, deadline)) {
     }
     if (closed_) return absl::OkStatus();
+    if (is_said && Interrupt::HasHappened()) return Interrupt::Error();
     if (is_said) return status_.ok() ? NoAnswer() : status_;
   }
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());

@@ -41,7 +41,9 @@ namespace lgpu {
 /// and fails with UNAVAILABLE; Return succeeds at once, since chunks that are not attested are given back;
 /// the two pages stay at their addresses. When the daemon ends the session for a reason that will not pass,
 /// or does not know it any more, every call fails with that reason; in a forked child with
-/// FAILED_PRECONDITION. Thread-safe; no lock of the state is held over a system call on the socket.
+/// FAILED_PRECONDITION. A call that its thread's InterruptScope interrupts fails with CANCELLED, but for
+/// Return, which needs no answer then. Thread-safe; no lock of the state is held over a system call on the
+/// socket.
 class DaemonConnection {
  public:
   struct Options {
@@ -190,6 +192,8 @@ class DaemonConnection {
                                    std::optional<std::uint64_t> of = std::nullopt);
   /// To the daemon of `generation`; UNAVAILABLE: it is another one by now.
   absl::Status Send(const wire::Frame& frame, std::uint64_t generation, TimePoint deadline)
+      ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
+  absl::Status SendBefore(TimePoint deadline, const wire::Frame& frame, std::uint64_t generation)
       ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
   /// A new request id with an inbox.
   absl::StatusOr<std::uint64_t> NewRequest() ABSL_LOCKS_EXCLUDED(mutex_);

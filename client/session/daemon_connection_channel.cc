@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "client/session/daemon_connection.h"
 
 namespace lgpu {
@@ -27,6 +28,10 @@ std::uint64_t RequestOf(const wire::Frame& frame) {
   if (const auto* const attached = frame.Get<wire::Attached>()) return attached->request_id;
   return 0;
 }
+
+/// Whether nothing of the frame was sent, since the daemon did not read in time or the caller was
+/// interrupted.
+bool IsPutOff(const absl::Status& sent) { return absl::IsDeadlineExceeded(sent) || absl::IsCancelled(sent); }
 
 /// As epoll_wait takes it; -1: for ever.
 int MillisecondsUntil(std::optional<Clock::time_point> next) {
@@ -134,6 +139,16 @@ void DaemonConnection::DropLater(std::shared_ptr<void> object) {
 // Requests and their answers.
 
 absl::Status DaemonConnection::Send(const wire::Frame& frame, std::uint64_t generation, TimePoint deadline) {
+  while (true) {
+    const TimePoint until = Interrupt::NextQuestion(deadline);
+    absl::Status sent = SendBefore(until, frame, generation);
+    if (!absl::IsDeadlineExceeded(sent) || until == deadline) return sent;
+    if (Interrupt::Happened()) return Interrupt::Error();
+  }
+}
+
+absl::Status DaemonConnection::SendBefore(TimePoint deadline, const wire::Frame& frame,
+                                          std::uint64_t generation) {
   MutexLock lock(send_mutex_);
   if (generation != generation_.load()) return absl::UnavailableError("the daemon was started again");
   // To the daemon a frame after Close is a broken protocol: it would take the session for lost.
@@ -205,7 +220,7 @@ void DaemonConnection::SetQuietTimer() {
 
 void DaemonConnection::Acknowledge(std::uint64_t grant, std::uint64_t generation) {
   const wire::Frame ack{.body = wire::Ack{.grant_id = grant}};
-  if (absl::IsDeadlineExceeded(Send(ack, generation, Clock::now() + options_.answer_timeout))) {
+  if (IsPutOff(Send(ack, generation, Clock::now() + options_.answer_timeout))) {
     // The daemon does not read now. It gives this session no other grant before it knows of this one.
     MutexLock lock(mutex_);
     if (generation != generation_.load()) return;
@@ -234,11 +249,12 @@ absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::
     if (!status_.ok()) return status_;
     if (generation != generation_.load()) return LostError();
     if (!first && Clock::now() >= deadline) return NoAnswer();
+    if (!first && Interrupt::HasHappened()) return Interrupt::Error();
     if (reading_) {
-      changed_.WaitUntil(mutex_, deadline);
+      Interrupt::WaitUntil(changed_, mutex_, deadline);
       continue;
     }
-    std::optional<ClientFrame> answer = ReadOne(request, deadline);
+    std::optional<ClientFrame> answer = ReadOne(request, Interrupt::NextQuestion(deadline));
     if (waiting_ > 1) changed_.NotifyAll();
     if (answer) return *std::move(answer);
     // At once: the daemon sends no other grant before this one is acknowledged.
@@ -247,6 +263,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::
       GiveBack(orphans, generation);
       mutex_.Lock();
     }
+    Interrupt::Happened(mutex_);
   }
 }
 
@@ -287,7 +304,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
     StopWaiting();
     orphans.swap(orphans_);
     const auto* const back = frame != nullptr ? frame->Get<wire::ReturnRequest>() : nullptr;
-    if (back != nullptr && absl::IsDeadlineExceeded(sent)) {
+    if (back != nullptr && IsPutOff(sent)) {
       SendLater({.grant = 0, .device = back->device_id, .chunks = back->chunk_ids}, generation);
     }
   }
@@ -369,7 +386,7 @@ void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans, std::uint64_
       sent = Send({.body = std::move(back)}, generation, deadline);
     }
     // After any other error the session is at its end, and the daemon takes everything back by itself.
-    if (!absl::IsDeadlineExceeded(sent)) continue;
+    if (!IsPutOff(sent)) continue;
     MutexLock lock(mutex_);
     SendLater(std::move(rest), generation);
   }

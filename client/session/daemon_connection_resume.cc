@@ -9,6 +9,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "client/session/daemon_connection.h"
 #include "lgpu/status.h"
 #include "proto/mapped_region.h"
@@ -91,7 +92,8 @@ absl::Status DaemonConnection::AwaitDaemon(TimePoint deadline) {
   const bool may_wait = thread_ == nullptr || std::this_thread::get_id() != thread_->get_id();
   MutexLock lock(mutex_);
   while (may_wait && IsAway() && !closed_ && !stopping_ && Clock::now() < deadline) {
-    changed_.WaitUntil(mutex_, deadline);
+    if (!Interrupt::WaitUntil(changed_, mutex_, deadline) && Interrupt::HasHappened())
+      return Interrupt::Error();
   }
   return closed_ ? ClosedError() : status_;
 }

@@ -78,13 +78,27 @@ nb::object ExceptionOf(const absl::Status& status) {
       .attr("_make")(static_cast<int>(status.code()), std::string(message.data(), message.size()), fields);
 }
 
+namespace {
+
+/// Where a signal is pending, its handler runs first, and what it raises is the error.
+void SetPythonError(const absl::Status& status) {
+  if (PyErr_CheckSignals() != 0) return;
+  try {
+    const nb::object exception = ExceptionOf(status);
+    PyErr_SetObject(exception.type().ptr(), exception.ptr());
+  } catch (nb::python_error& raised) {
+    raised.restore();  // by a handler that ran while the exception was made
+  }
+}
+
+}  // namespace
+
 void RegisterErrors() {
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {
       std::rethrow_exception(pointer);
     } catch (const StatusError& error) {
-      const nb::object exception = ExceptionOf(error.status());
-      PyErr_SetObject(exception.type().ptr(), exception.ptr());
+      SetPythonError(error.status());
     } catch (const nb::cast_error&) {
       PyErr_SetString(PyExc_TypeError, "an argument, or an item of one, has the wrong type");
     }

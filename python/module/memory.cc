@@ -32,6 +32,10 @@ auto WaitingOn(const PyMemory& self, Call&& call) {
   });
 }
 
+absl::Status Free(const PyMemory& self, void* address, void* stream) {
+  return WaitingOn(self, [&](const LogicalMemory& memory) { return memory.Free(address, stream); });
+}
+
 // Takes ready memory with the interpreter's lock; a request that may wait goes without it.
 std::uintptr_t Allocate(const PyMemory& self, std::uint64_t bytes, std::uintptr_t stream,
                         std::uint64_t alignment, const std::string& tag,
@@ -42,8 +46,15 @@ std::uintptr_t Allocate(const PyMemory& self, std::uint64_t bytes, std::uintptr_
   absl::StatusOr<Block> block = self.get()->Allocate(Bytes(bytes), options);
   if (absl::IsResourceExhausted(block.status())) {
     options.only_if_ready = false;
-    block =
-        WaitingOn(self, [&](const LogicalMemory& memory) { return memory.Allocate(Bytes(bytes), options); });
+    try {
+      WaitingOn(self, [&](const LogicalMemory& memory) {
+        block = memory.Allocate(Bytes(bytes), options);
+        return absl::OkStatus();
+      });
+    } catch (nb::python_error&) {
+      if (block.ok()) Free(self, block->address, options.stream).IgnoreError();
+      throw;
+    }
   }
   return reinterpret_cast<std::uintptr_t>(Check(std::move(block)).address);
 }
@@ -53,9 +64,7 @@ void BindBlocks(nb::class_<PyMemory>& type) {
       .def(
           "free",
           [](const PyMemory& self, std::uintptr_t address, std::uintptr_t stream) {
-            Check(WaitingOn(self, [&](const LogicalMemory& memory) {
-              return memory.Free(Pointer(address), Pointer(stream));
-            }));
+            Check(Free(self, Pointer(address), Pointer(stream)));
           },
           "address"_a, "stream"_a)
       .def(

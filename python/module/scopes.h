@@ -11,6 +11,7 @@
 
 #include "lgpu/context.h"
 #include "lgpu/device_scope.h"
+#include "python/module/interrupts.h"
 #include "python/module/lock.h"
 #include "python/module/sinks.h"
 
@@ -67,20 +68,29 @@ class OpenScopes {
   std::vector<One> open_;  // the outermost first
 };
 
-/// Runs a call of liblgpu in the caller's scopes and without the interpreter's lock: it may wait for memory
-/// that another thread of the program gives back.
+/// Runs a call of liblgpu without the interpreter's lock: it may wait for memory that another thread of the
+/// program gives back. On the main thread signals interrupt the wait, and what their handlers raise is
+/// thrown.
+template <typename Call>
+auto Waiting(Call&& call) {
+  InterruptibleCall interruptible;
+  auto result = [&] {
+    const WithoutLock without_lock;
+    const OutermostCall outermost;
+    auto made = std::forward<Call>(call)();
+    if (interruptible.is_interrupted()) {
+      const auto dropped = std::move(made);  // without the lock: it may be a Context
+    }
+    return made;
+  }();
+  interruptible.Rethrow();
+  return result;
+}
+/// As Waiting, in the scopes of the caller.
 template <typename Call>
 auto InScopes(Call&& call) {
   const OpenScopes scopes;
-  const WithoutLock without_lock;
-  const OutermostCall outermost;
-  return std::forward<Call>(call)();
-}
-template <typename Call>
-auto Waiting(Call&& call) {
-  const WithoutLock without_lock;
-  const OutermostCall outermost;
-  return std::forward<Call>(call)();
+  return Waiting(std::forward<Call>(call));
 }
 
 void BindScopes(nanobind::module_& module);

@@ -15,25 +15,19 @@ namespace {
 thread_local int sinks_inside = 0;
 thread_local std::vector<std::shared_ptr<void>> let_go;  // within the sinks of this thread
 
-/// A thread's stay inside of a sink.
-class SinkCall {
- public:
-  SinkCall() { ++sinks_inside; }
-  ~SinkCall() { --sinks_inside; }
-  SinkCall(const SinkCall&) = delete;
-  SinkCall& operator=(const SinkCall&) = delete;
-};
-
 }  // namespace
+
+SinkCall::SinkCall() { ++sinks_inside; }
+SinkCall::~SinkCall() { --sinks_inside; }
 
 bool InSink() { return sinks_inside != 0; }
 
 void CheckNotInSink() {
   if (!InSink()) return;
-  throw StatusError(
-      absl::FailedPreconditionError("a log_sink runs within a call of liblgpu, which the end of a Context "
-                                    "waits for, so it cannot close one; "
-                                    "close the Context after that call"));
+  throw StatusError(absl::FailedPreconditionError(
+      "a log_sink, or a signal handler, runs within a call of liblgpu, which the "
+      "end of a Context waits for, so it cannot close one; "
+      "close the Context after that call"));
 }
 
 void LetGo(std::shared_ptr<void> owner) {

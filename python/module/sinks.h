@@ -16,9 +16,18 @@ namespace lgpu::python {
 /// A sink that calls `sink` with each line.
 std::function<void(std::string_view)> SinkOf(nanobind::object sink);
 
-/// Whether this thread runs a sink.
+/// A SinkCall is a thread's stay inside of a sink, or of a signal's handler that a waiting call of liblgpu
+/// runs.
+class SinkCall {
+ public:
+  SinkCall();
+  ~SinkCall();
+  SinkCall(const SinkCall&) = delete;
+  SinkCall& operator=(const SinkCall&) = delete;
+};
+/// Whether this thread is inside of one.
 bool InSink();
-/// StatusError: this thread runs a sink, which cannot close a Context whose call it may be inside of.
+/// StatusError: this thread is inside of one, which cannot close a Context whose call it may be inside of.
 void CheckNotInSink();
 
 /// Lets an owner go without the interpreter's lock, which this thread may hold: at once, or, within a sink,

@@ -1,0 +1,83 @@
+#include "base/interrupt.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace lgpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kSlice{50};
+
+constinit thread_local InterruptScope* innermost = nullptr;
+
+}  // namespace
+
+InterruptScope::InterruptScope(std::function<bool()> is_interrupted)
+    : is_interrupted_(std::move(is_interrupted)), outer_(std::exchange(innermost, this)) {}
+
+InterruptScope::~InterruptScope() { innermost = outer_; }
+
+Interrupt::TimePoint Interrupt::NextQuestion(TimePoint deadline) {
+  InterruptScope* const scope = innermost;
+  if (scope == nullptr) return deadline;
+  if (scope->interrupted_) return std::min(deadline, Clock::now());
+  if (scope->next_question_ == TimePoint()) scope->next_question_ = Clock::now() + kSlice;
+  return std::min(deadline, scope->next_question_);
+}
+
+bool Interrupt::IsTimeToAsk() {
+  const InterruptScope* const scope = innermost;
+  return scope != nullptr && !scope->interrupted_ && scope->next_question_ != TimePoint() &&
+         Clock::now() >= scope->next_question_;
+}
+
+bool Interrupt::Happened() {
+  if (IsTimeToAsk()) {
+    InterruptScope* const scope = innermost;
+    scope->interrupted_ = scope->is_interrupted_();
+    scope->next_question_ = Clock::now() + kSlice;
+  }
+  return HasHappened();
+}
+
+bool Interrupt::Happened(Mutex& mutex) {
+  if (!IsTimeToAsk()) return HasHappened();
+  mutex.Unlock();
+  const bool happened = Happened();
+  mutex.Lock();
+  return happened;
+}
+
+bool Interrupt::HasHappened() { return innermost != nullptr && innermost->interrupted_; }
+
+absl::Status Interrupt::Error() { return absl::CancelledError("the program interrupted the call"); }
+
+bool Interrupt::Wait(CondVar& condition, Mutex& mutex) {
+  if (innermost == nullptr) {
+    condition.Wait(mutex);
+    return true;
+  }
+  if (HasHappened()) return false;
+  condition.WaitUntil(mutex, NextQuestion(TimePoint::max()));
+  return !Happened(mutex);
+}
+
+bool Interrupt::WaitUntil(CondVar& condition, Mutex& mutex, TimePoint deadline) {
+  if (HasHappened()) return false;
+  const TimePoint question = NextQuestion(deadline);
+  const bool is_woken = condition.WaitUntil(mutex, question);
+  return !Happened(mutex) && (is_woken || question < deadline);
+}
+
+bool Interrupt::SleepUntil(TimePoint deadline) {
+  while (!Happened()) {
+    if (Clock::now() >= deadline) return true;
+    std::this_thread::sleep_until(NextQuestion(deadline));
+  }
+  return false;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,50 @@
+#include "python/module/interrupts.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "python/module/lock.h"
+#include "python/module/sinks.h"
+
+namespace lgpu::python {
+
+namespace {
+
+enum class Kind { kUnknown, kMain, kOther };
+thread_local Kind this_thread = Kind::kUnknown;
+
+/// The main thread has the number of its process. A thread that forks is the main thread of the child.
+bool IsMainThread() {
+  if (this_thread == Kind::kUnknown) {
+    [[maybe_unused]] static const int registered =
+        ::pthread_atfork(nullptr, nullptr, [] { this_thread = Kind::kMain; });
+    this_thread = ::gettid() == ::getpid() ? Kind::kMain : Kind::kOther;
+  }
+  return this_thread == Kind::kMain;
+}
+
+}  // namespace
+
+InterruptibleCall::InterruptibleCall() {
+  if (IsMainThread()) {
+    scope_.emplace([this] { return RunHandlers(); });
+  }
+}
+
+// Handlers, and finalizers that run beside them, find the thread as a sink does: inside of a call that waits.
+bool InterruptibleCall::RunHandlers() {
+  const WithLock lock;
+  if (!lock) return false;
+  const SinkCall call;
+  if (PyErr_CheckSignals() == 0) return false;
+  raised_.emplace();
+  return true;
+}
+
+void InterruptibleCall::Rethrow() {
+  if (raised_) throw nanobind::python_error(std::move(*raised_));
+}
+
+}  // namespace lgpu::python

@@ -1,0 +1,35 @@
+#ifndef LGPU_PYTHON_MODULE_INTERRUPTS_H_
+#define LGPU_PYTHON_MODULE_INTERRUPTS_H_
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+
+#include "lgpu/interrupt.h"
+
+namespace lgpu::python {
+
+/// As long as an InterruptibleCall lives, a Python signal handler that raises (of Ctrl-C: KeyboardInterrupt)
+/// interrupts this thread's waits inside liblgpu. Python runs the handlers on the main thread: on others this
+/// does nothing. Made, ended and asked to Rethrow with the interpreter's lock.
+class InterruptibleCall {
+ public:
+  InterruptibleCall();
+  InterruptibleCall(const InterruptibleCall&) = delete;
+  InterruptibleCall& operator=(const InterruptibleCall&) = delete;
+
+  /// Whether a handler raised. The call's result is of no use then.
+  bool is_interrupted() const { return raised_.has_value(); }
+  /// Throws what the handler raised, if one did.
+  void Rethrow();
+
+ private:
+  bool RunHandlers();
+
+  std::optional<nanobind::python_error> raised_;
+  std::optional<InterruptScope> scope_;
+};
+
+}  // namespace lgpu::python
+
+#endif  // LGPU_PYTHON_MODULE_INTERRUPTS_H_
