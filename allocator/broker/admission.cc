@@ -263,6 +263,10 @@ void Admission::Leave(WaiterId id, Waiter& waiter) {
 
 void Admission::Refuse(Waiter& waiter, RefusalCause cause) {
   waiter.phase = Waiter::Phase::kRefused;
+  if (waiter.is_withdrawn) {
+    waiter.refusal = absl::CancelledError("the program gave the request up");
+    return;
+  }
   if (waiter.spec.ahead) {
     waiter.refusal = absl::ResourceExhaustedError("no memory is free for growing ahead");
     return;

@@ -104,6 +104,11 @@ Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) { return parts_->grants.Gr
 
 Broker::GrowAnswer Broker::Continue(WaiterId grow) { return parts_->grants.Continue(grow); }
 
+void Broker::Withdraw(WaiterId grow) {
+  BrokerLock lock(parts_->core);
+  parts_->core.requests.Withdraw(grow);
+}
+
 Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) { return parts_->grants.ChargeCard(spec); }
 
 absl::Status Broker::Return(SessionId session, LogicalId device, std::span<const ChunkId> chunks) {

@@ -240,6 +240,9 @@ class Broker {
   GrowAnswer Grow(const GrowSpec& spec);
   /// The state of a request that waits. The request is over when the answer does not wait.
   GrowAnswer Continue(WaiterId grow);
+  /// The session has given a request of Grow up: it waits no more, and Continue answers it next, as CANCELLED
+  /// or with what it was given meanwhile. Nothing happens where it is over.
+  void Withdraw(WaiterId grow);
 
   // Charging: memory that a program takes from the driver itself. It is held memory of its session, of all
   // logical devices that the lease has on the card together.

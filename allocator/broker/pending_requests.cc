@@ -28,6 +28,15 @@ std::optional<Making> PendingRequests::Continue(WaiterId id, Waiter& mine, Broke
   return TakeIfSettled(id, mine, answer) ? Conclude(mine, answer) : std::nullopt;
 }
 
+void PendingRequests::Withdraw(WaiterId id) {
+  const auto found = tables_.waiters.find(id);
+  if (found == tables_.waiters.end()) return;
+  Waiter& waiter = found->second;
+  waiter.is_withdrawn = true;
+  waiter.in_grace = true;
+  waiter.spec.deadline = tables_.now();
+}
+
 void PendingRequests::Park(WaiterId id, Waiter waiter) {
   tables_.sessions.at(waiter.spec.session).waiting.insert(id);
   tables_.waiters.emplace(id, std::move(waiter));
@@ -131,7 +140,7 @@ std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::GrowAnswer
   answer.chunks = std::move(mine.taken);
   if (answer.status.ok()) {
     ++tables_.counters.grants;
-  } else if (!mine.spec.ahead) {
+  } else if (!mine.spec.ahead && !mine.is_withdrawn) {
     ++tables_.counters.refusals;
   }
   return std::nullopt;

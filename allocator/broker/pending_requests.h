@@ -32,6 +32,9 @@ class PendingRequests {
   /// As above, for a parked request, which is taken into `mine` where it waits no more. The session may have
   /// ended: the answer is an error.
   std::optional<Making> Continue(WaiterId id, Waiter& mine, Broker::GrowAnswer& answer);
+  /// The time of a parked request is over at once, without the grace that others have. None of this id:
+  /// nothing happens.
+  void Withdraw(WaiterId id);
   /// The request is to be admitted again later: the backend had less than the ledger.
   void PutOff(WaiterId id, Waiter waiter, Broker::GrowAnswer& answer);
   /// Drops all requests of a session.

@@ -43,6 +43,7 @@ struct Waiter {
   Broker::TimePoint next_look;        // in kCard
   TrimTable::Need need;               // in kLimit and kCard
   bool in_grace = false;              // its timeout is over: it waits for idle memory and turns only
+  bool is_withdrawn = false;          // its session has given it up
   Bytes charged;                      // in kCharged
   std::vector<Chunk> taken;           // in kServed: spare chunks, which its session has
   std::vector<ChunkId> ballast = {};  // in kBallast: spare chunks, on their way back

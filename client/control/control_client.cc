@@ -8,7 +8,6 @@
 #include <optional>
 #include <random>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/blocked_signals.h"
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "base/thread_room.h"
 #include "lgpu/status.h"
 #include "proto/refusal_codec.h"
@@ -46,6 +46,22 @@ bool Done(grpc::CompletionQueue& queue) {
   bool ok = false;
   LGPU_CHECK(queue.Next(&tag, &ok));
   return ok;
+}
+
+/// As Done, and cancels the call when the thread is interrupted.
+bool DoneOrInterrupted(grpc::CompletionQueue& queue, grpc::ClientContext& context) {
+  using TimePoint = Interrupt::TimePoint;
+  for (TimePoint ask; (ask = Interrupt::NextQuestion(TimePoint::max())) != TimePoint::max();) {
+    void* tag = nullptr;
+    bool ok = false;
+    const auto until = std::chrono::system_clock::now() + (ask - TimePoint::clock::now());
+    if (queue.AsyncNext(&tag, &ok, until) == grpc::CompletionQueue::GOT_EVENT) return ok;
+    if (Interrupt::Happened()) {
+      context.TryCancel();
+      break;
+    }
+  }
+  return Done(queue);
 }
 
 }  // namespace
@@ -99,6 +115,7 @@ class ControlClient::Impl {
       if (!token_.empty()) context.AddMetadata("lgpu-session-token-bin", token_);
       if (ends) context.set_deadline(DeadlineOf(deadline));
       const grpc::Status status = once(context);
+      if (!status.ok() && Interrupt::HasHappened()) return Interrupt::Error();
       const std::optional<std::chrono::milliseconds> delay = RetryAfter(context, status, tries);
       if (!delay) return ToStatus(status, timeout);
       if (Clock::now() + *delay >= deadline) {
@@ -106,7 +123,7 @@ class ControlClient::Impl {
             "lgpud at %s takes no more calls of this user now: %s\n  try: end some of your programs, or wait",
             directory_, status.error_message()));
       }
-      std::this_thread::sleep_for(*delay);
+      if (!Interrupt::SleepUntil(Clock::now() + *delay)) return Interrupt::Error();
     }
   }
 
@@ -141,7 +158,7 @@ class ControlClient::Impl {
     grpc::Status status;
     call->StartCall();
     call->Finish(&response, &status, nullptr);
-    (void)Done(queue);
+    (void)DoneOrInterrupted(queue, context);
     if (status.ok()) answer = FromBuffer(response);
     return status;
   }

@@ -22,7 +22,8 @@ namespace lgpu {
 /// over.
 ///
 /// Thread-safe, once UseToken was called. Errors are the daemon's, with the Refusal where there is one;
-/// UNAVAILABLE when it is gone or admitted no call in time; DEADLINE_EXCEEDED.
+/// UNAVAILABLE when it is gone or admitted no call in time; DEADLINE_EXCEEDED; CANCELLED where the thread's
+/// InterruptScope ended a Call.
 class ControlClient {
  public:
   /// For calls that may preallocate, which makes every chunk before it answers.

@@ -1,5 +1,7 @@
 #include "client/distribute/meeting.h"
 
+#include "base/interrupt.h"
+
 namespace lgpu::internal {
 
 namespace {
@@ -32,7 +34,11 @@ absl::Status Meeting::Come() {
     return absl::OkStatus();
   }
   const std::uint64_t round = round_;
-  while (round_ == round && error_.ok()) changed_.Wait(mutex_);
+  while (round_ == round && error_.ok()) {
+    if (Interrupt::Wait(changed_, mutex_) || round_ != round || !error_.ok()) continue;
+    error_ = Interrupt::Error();
+    changed_.NotifyAll();
+  }
   return round_ == round ? error_ : absl::OkStatus();
 }
 

@@ -251,6 +251,7 @@ absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::GrowCall::Next() {
     to_send_.reset();
   }
   absl::StatusOr<ClientFrame> answer = connection_->Call(request_, first ? &frame : nullptr, deadline);
+  if (absl::IsCancelled(answer.status())) connection_->Withdraw(request_);
   if (!answer.ok()) return answer.status();
   return connection_->TakePage(*std::move(answer));
 }

@@ -198,6 +198,9 @@ class DaemonConnection {
   /// A new request id with an inbox.
   absl::StatusOr<std::uint64_t> NewRequest() ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetRequest(std::uint64_t request) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Tells the daemon that the Grow is given up. One that does not read now is not told: its late grant is
+  /// given back.
+  void Withdraw(std::uint64_t grow) ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
   /// Between StartWaiting and StopWaiting the session thread leaves the channel alone.
   void StartWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -270,7 +273,7 @@ class DaemonConnection {
   SharedPage<ClientPage> page_;
   std::string token_;
   std::uint64_t session_id_ = 0;
-  std::uint32_t version_ = 0;  // of the protocol, as the first daemon speaks it; constant after Handshake
+  std::atomic<std::uint32_t> version_ = 0;  // of the protocol, as the last daemon speaks it
 
   Maintenance maintenance_;
 

@@ -198,6 +198,12 @@ void DaemonConnection::ForgetRequest(std::uint64_t request) {
   GiveBack(orphans, generation);
 }
 
+void DaemonConnection::Withdraw(std::uint64_t grow) {
+  if (version_ < ClientChannel::kWithdrawVersion) return;
+  const wire::Frame frame{.body = wire::Withdraw{.request_id = grow}};
+  (void)Send(frame, generation_.load(), Clock::now());
+}
+
 void DaemonConnection::StartWaiting() {
   ++waiting_;
   Arm(false);

@@ -157,6 +157,7 @@ absl::Status DaemonConnection::Greet(ClientChannel& channel, TimePoint deadline)
         "lgpud at " + options_.directory +
         " was started again and takes no session up again; open a new Context");
   }
+  version_ = welcome->protocol_version;
   LGPU_RETURN_IF_ERROR(SharedPages::ReplaceStatsPage(MapWithBoost, stats_, std::move(answer.fds[0])));
   return SharedPages::ReplaceClientPage(MapWithBoost, page_, std::move(answer.fds[1]));
 }

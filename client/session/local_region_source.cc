@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 
+#include "base/interrupt.h"
 #include "base/mutex.h"
 #include "client/session/fork_guard.h"
 #include "client/session/maintenance.h"
@@ -38,10 +39,10 @@ class LocalRegionSource::Wakes final : public Waker {
     MutexLock lock(mutex_);
     return count_;
   }
-  /// Returns when the count is not `seen` any more, or at the deadline.
+  /// Returns when the count is not `seen` any more, at the deadline, or when the thread is interrupted.
   void WaitWhile(std::uint64_t seen, Clock::time_point deadline) const {
     MutexLock lock(mutex_);
-    while (count_ == seen && changed_.WaitUntil(mutex_, deadline)) {
+    while (count_ == seen && Interrupt::WaitUntil(changed_, mutex_, deadline)) {
     }
   }
 
@@ -100,6 +101,7 @@ absl::StatusOr<std::vector<Chunk>> LocalRegionSource::Grow(const GrowRequest& re
                                             .ahead = request.ahead});
   while (answer.wait) {
     wakes_->WaitWhile(seen, answer.next_look);
+    if (Interrupt::HasHappened()) broker_.Withdraw(*answer.wait);
     seen = wakes_->count();
     answer = broker_.Continue(*answer.wait);
   }

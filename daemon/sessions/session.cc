@@ -177,6 +177,9 @@ void Session::Dispatch(const v1::Frame& frame) {
     case v1::Frame::kGrow:
       HandleGrow(frame.grow());
       break;
+    case v1::Frame::kWithdraw:
+      HandleWithdraw(frame.withdraw());
+      break;
     case v1::Frame::kAttach:
       HandleAttach(frame.attach());
       break;
@@ -281,6 +284,14 @@ void Session::ContinueWaiting() {
       Answer(entry.request_id, entry.device, entry.asked_at, std::move(answer));
     }
   }
+}
+
+// ContinueWaiting answers it next. One that waits no more is not there: its answer is on its way.
+void Session::HandleWithdraw(const v1::Withdraw& withdraw) {
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) {
+    return waiting.request_id == withdraw.request_id() && !waiting.is_charge;
+  });
+  if (found != waiting_.end()) services_.broker.Withdraw(found->grow);
 }
 
 void Session::HandleReturn(const v1::ReturnRequest& request) {

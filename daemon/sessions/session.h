@@ -144,6 +144,7 @@ class Session {
   static absl::Status TooManyOpen();
   static std::chrono::milliseconds GrowTimeout(std::uint64_t timeout_ms);
   void HandleGrow(const v1::GrowRequest& request);
+  void HandleWithdraw(const v1::Withdraw& withdraw);
   void HandleAck(std::uint64_t grant);
   void HandleReturn(const v1::ReturnRequest& request);
   void HandleTrimmed(const v1::Trimmed& trimmed);

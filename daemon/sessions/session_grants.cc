@@ -58,7 +58,7 @@ void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Growt
   if (const std::optional<Refusal> refusal = GetRefusal(status)) {
     *refused.mutable_refusal() = RefusalToProto(*refusal);
   }
-  if (growth == Growth::kNeeded) TellRefused(status);
+  if (growth == Growth::kNeeded && !absl::IsCancelled(status)) TellRefused(status);
   Send(frame);
 }
 

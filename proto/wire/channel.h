@@ -28,12 +28,13 @@ namespace wire {
 
 /// Versions and limits of the session protocol (docs/protocol.md).
 struct Protocol {
-  static constexpr std::uint32_t kProtocolVersion = 4;
+  static constexpr std::uint32_t kProtocolVersion = 5;
   static constexpr std::uint32_t kOldestVersion = 1;
   static constexpr std::uint32_t kTrimVersion = 2;      // from here on a client answers Trim
   static constexpr std::uint32_t kAttachVersion = 3;    // from here on a daemon answers Attach
   static constexpr std::uint32_t kChargeVersion = 3;    // from here on a client page has `charges`
   static constexpr std::uint32_t kSnapshotVersion = 4;  // from here on a client can answer Snapshot
+  static constexpr std::uint32_t kWithdrawVersion = 5;  // from here on a daemon knows Withdraw
   static constexpr std::size_t kMaxFrameBytes = 64 * 1024;
   static constexpr std::size_t kMaxFdsPerFrame = 253;  // SCM_MAX_FD of the kernel
   static constexpr std::size_t kMaxReturnChunks = 4096;

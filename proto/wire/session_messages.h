@@ -216,6 +216,11 @@ struct GrowRefused {
   }
 };
 
+struct Withdraw {
+  std::uint64_t request_id = 0;
+  static void Fields(auto&& visit, auto& m) { visit(1, m.request_id); }
+};
+
 struct ReturnRequest {
   std::uint64_t request_id = 0;
   std::uint64_t device_id = 0;
@@ -374,7 +379,7 @@ struct Goodbye {
 struct Frame {
   std::variant<std::monostate, Hello, GrowRequest, Ack, ReturnRequest, CloseRequest, Attest, Trimmed, Welcome,
                Grant, GrowRefused, ReturnReply, Closed, Goodbye, Attested, Trim, Attach, Attached, Charge,
-               Uncharge, ChargeAttest, Charged, Snapshot, SnapshotPage>
+               Uncharge, ChargeAttest, Charged, Snapshot, SnapshotPage, Withdraw>
       body;
   std::uint64_t acknowledges = 0;
 
@@ -397,6 +402,7 @@ struct Frame {
     visit.template Case<Charge>(12, m.body);
     visit.template Case<Uncharge>(13, m.body);
     visit.template Case<ChargeAttest>(14, m.body);
+    visit.template Case<Withdraw>(15, m.body);
     visit.template Case<Welcome>(16, m.body);
     visit.template Case<Grant>(17, m.body);
     visit.template Case<GrowRefused>(18, m.body);
