@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "lgpu/interrupt.h"
 #include "tests/support/fake_stream_fences.h"
 #include "tests/support/pool_fixture.h"
 
@@ -47,6 +48,20 @@ TEST_F(PoolWaitTest, ThreadsThatNeedMoreThanThereIsAreServedInTurn) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(refused, 0);
   EXPECT_EQ(pool_->stats().num_refusals, 0U) << "who got it in the end was not refused";
+  EXPECT_TRUE(pool_->CheckInvariants().ok());
+}
+
+TEST_F(PoolWaitTest, AWaitForOtherThreadsCanBeInterrupted) {
+  Open({.limit = 4_MiB});
+  const Block keep = Must(3_MiB);
+  UseFromAnotherThread();
+  {
+    const InterruptScope scope([] { return true; });
+    const absl::Status status = pool_->Allocate(2_MiB, {.timeout = std::chrono::hours(1)}).status();
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  }
+  MustFree(keep);
+  MustFree(Must(4_MiB));
   EXPECT_TRUE(pool_->CheckInvariants().ok());
 }
 

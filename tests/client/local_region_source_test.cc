@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "allocator/device/simulated/simulated_backend.h"
+#include "lgpu/interrupt.h"
 #include "lgpu/refusal.h"
 #include "tests/contract/region_source_contract.h"
 #include "tests/support/broker_testing.h"
@@ -121,6 +122,20 @@ TEST(LocalRegionSourceTest, WaitsForMemoryThatAnotherDeviceReturns) {
   });
   EXPECT_TRUE(one->Return(Ids(held)).ok());
   waiter.join();
+}
+
+TEST(LocalRegionSourceTest, AnInterruptedRequestLeavesTheQueue) {
+  LocalWorld world;
+  auto one = world.Source(*world.Add({.limit = kCard}));
+  auto two = world.Source(*world.Add({.limit = kCard}));
+  const std::vector<Chunk> held = *one->Grow(Ask(60_MiB));
+  {
+    const InterruptScope scope([] { return true; });
+    const absl::Status status = two->Grow(Ask(32_MiB, std::chrono::hours(1))).status();
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  }
+  EXPECT_TRUE(world.broker().Cards().front().queue.empty());
+  EXPECT_TRUE(two->Grow(Ask(4_MiB)).ok());
 }
 
 TEST(LocalRegionSourceTest, TheOnlyHolderThatWaitsForItselfIsRefusedAtOnce) {

@@ -88,6 +88,36 @@ TEST_F(SessionServerTest, AReturnIsServedWhileAGrowOfTheSameSessionWaits) {
   EXPECT_EQ(granted.frame.grant().request_id(), 2u);
 }
 
+TEST_F(SessionServerTest, AWithdrawnGrowIsAnsweredAndFreesTheQueue) {
+  TestSession session = OpenSession();
+  TestSession other = OpenSession();
+  TestSession holder = OpenSession();
+  const v1::Lease lease = CreateLease(session, 256);
+  const v1::Lease second = CreateLease(other, 256);
+  const v1::Lease third = CreateLease(holder, 256);
+  holder.Send(Grow(1, third, 128 * kMiB));
+  holder.Send(Ack(holder.Receive().frame.grant()));
+  session.Send(Grow(5, lease, 200 * kMiB, 3'600'000));
+  while (Stats().cards(0).waiting_requests() == 0) {
+  }
+  const auto withdraw = [&](std::uint64_t request) {
+    v1::Frame frame;
+    frame.mutable_withdraw()->set_request_id(request);
+    session.Send(frame);
+  };
+  withdraw(4);  // is not there: nothing happens
+  withdraw(5);
+  const v1::GrowRefused refused = session.Receive().frame.grow_refused();
+  EXPECT_EQ(refused.request_id(), 5u);
+  EXPECT_EQ(refused.code(), static_cast<int>(absl::StatusCode::kCancelled));
+  withdraw(5);
+  EXPECT_EQ(Stats().cards(0).waiting_requests(), 0u);
+  other.Send(Grow(1, second, 100 * kMiB));
+  EXPECT_TRUE(other.Receive().frame.has_grant());
+  session.Send(Grow(6, lease, 2 * kMiB));
+  EXPECT_TRUE(session.Receive().frame.has_grant());
+}
+
 TEST_F(SessionServerTest, ALostSessionGivesItsMemoryBack) {
   {
     TestSession session = OpenSession();

@@ -58,6 +58,7 @@ void ForEachCodedMessage(Visit&& visit) {
   one.template operator()<wire::Grant, v1::Grant>();
   one.template operator()<wire::Ack, v1::Ack>();
   one.template operator()<wire::GrowRefused, v1::GrowRefused>();
+  one.template operator()<wire::Withdraw, v1::Withdraw>();
   one.template operator()<wire::ReturnRequest, v1::ReturnRequest>();
   one.template operator()<wire::ReturnReply, v1::ReturnReply>();
   one.template operator()<wire::CloseRequest, v1::CloseRequest>();

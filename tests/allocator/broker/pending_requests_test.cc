@@ -56,6 +56,46 @@ TEST_F(PendingRequestsTest, ARequestWaitsUntilItsDeadlineAndIsThenRefused) {
   ExpectInStep();
 }
 
+TEST_F(PendingRequestsTest, AWithdrawnRequestLeavesItsQueueAndItsTurnAndTheNextOneIsServed) {
+  const LogicalId other = AddDevice(240_MiB);
+  Hold(kSecond, other, 240_MiB);
+  const Asked large = Place(kSession, device_, 32_MiB);
+  ASSERT_TRUE(tables_.queues.at(card_).turn());
+  const Asked behind = Place(kThird, device_, 8_MiB);
+  ASSERT_TRUE(behind.answer.wait) << "the turn keeps the free memory for the large one";
+  requests_.Withdraw(large.id);
+  const Asked over = Continue(large.id);
+  EXPECT_FALSE(over.answer.wait);
+  EXPECT_TRUE(absl::IsCancelled(over.answer.status)) << over.answer.status;
+  EXPECT_TRUE(Continue(behind.id).making);
+  EXPECT_TRUE(tables_.queues.at(card_).empty());
+  EXPECT_EQ(tables_.counters.refusals, 0u);
+  requests_.Withdraw(large.id);  // it is over: nothing happens
+  ExpectInStep();
+}
+
+TEST_F(PendingRequestsTest, AWithdrawnRequestThatIsChargedAlreadyIsServed) {
+  const LogicalId other = AddDevice(240_MiB);
+  const ChunkId chunk = Hold(kSecond, other, 240_MiB);
+  const Asked asked = Place(kSession, device_, 32_MiB);
+  StartReturning(chunk);
+  Confirm(chunk);
+  scheduler_.Serve(card_);
+  requests_.Withdraw(asked.id);
+  EXPECT_TRUE(Continue(asked.id).making) << "its session gives the chunks back";
+  ExpectInStep();
+}
+
+TEST_F(PendingRequestsTest, AWithdrawnRequestThatTheBackendPutOffIsOver) {
+  Asked asked = Place(kSession, device_, 10_MiB);
+  admission_.Leave(asked.id, asked.request);
+  requests_.PutOff(asked.id, asked.request, asked.answer);
+  Hold(kSecond, AddDevice(250_MiB), 250_MiB);
+  requests_.Withdraw(asked.id);
+  EXPECT_TRUE(absl::IsCancelled(Continue(asked.id).answer.status));
+  ExpectInStep();
+}
+
 TEST_F(PendingRequestsTest, ARequestThatTheBackendPutOffIsAdmittedAgainLaterAndNotSooner) {
   Asked asked = Place(kSession, device_, 10_MiB);
   admission_.Leave(asked.id, asked.request);

@@ -14,6 +14,7 @@
 #include "lgpu/device_scope.h"
 #include "lgpu/dtype.h"
 #include "lgpu/explain.h"
+#include "lgpu/interrupt.h"
 #include "lgpu/logical_device.h"
 #include "lgpu/memory.h"
 #include "lgpu/ops.h"

@@ -1,0 +1,71 @@
+#include "base/interrupt.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace lgpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::hours;
+
+TEST(InterruptTest, AThreadWithoutAScopeIsAskedNothing) {
+  const InterruptScope of_this_thread([] { return true; });
+  std::thread([] {
+    const Clock::time_point deadline = Clock::now() + hours(1);
+    EXPECT_EQ(Interrupt::NextQuestion(deadline), deadline);
+    EXPECT_FALSE(Interrupt::Happened());
+    EXPECT_TRUE(Interrupt::SleepUntil(Clock::now()));
+    Mutex mutex;
+    CondVar changed;
+    const MutexLock lock(mutex);
+    EXPECT_FALSE(Interrupt::WaitUntil(changed, mutex, Clock::now())) << "the deadline has passed";
+  }).join();
+}
+
+TEST(InterruptTest, AWaitAsksWithoutTheMutexAndNoMoreAfterAYes) {
+  Mutex mutex;
+  CondVar changed;
+  int questions = 0;
+  const InterruptScope scope([&] {
+    EXPECT_TRUE(mutex.TryLock());
+    mutex.Unlock();
+    return ++questions == 3;
+  });
+  const MutexLock lock(mutex);
+  while (Interrupt::WaitUntil(changed, mutex, Clock::now() + hours(1))) {
+    EXPECT_FALSE(Interrupt::HasHappened());
+  }
+  EXPECT_TRUE(Interrupt::HasHappened());
+  EXPECT_FALSE(Interrupt::Wait(changed, mutex));
+  EXPECT_FALSE(Interrupt::SleepUntil(Clock::now() + hours(1)));
+  EXPECT_LE(Interrupt::NextQuestion(Clock::now() + hours(1)), Clock::now());
+  EXPECT_EQ(questions, 3);
+  EXPECT_TRUE(absl::IsCancelled(Interrupt::Error()));
+}
+
+TEST(InterruptTest, WaitsThatEndEarlyEachTimeAskAllTheSame) {
+  Mutex mutex;
+  CondVar changed;
+  int questions = 0;
+  const InterruptScope scope([&] { return ++questions == 2; });
+  const MutexLock lock(mutex);
+  while (!Interrupt::HasHappened()) {
+    EXPECT_FALSE(Interrupt::WaitUntil(changed, mutex, Clock::now() + std::chrono::milliseconds(1)));
+  }
+  EXPECT_EQ(questions, 2);
+}
+
+TEST(InterruptTest, TheInnermostScopeIsAsked) {
+  const InterruptScope outer([] { return false; });
+  {
+    const InterruptScope inner([] { return true; });
+    EXPECT_FALSE(Interrupt::SleepUntil(Clock::now() + hours(1)));
+  }
+  EXPECT_FALSE(Interrupt::HasHappened());
+}
+
+}  // namespace
+}  // namespace lgpu
