@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/memory_size.h"
 #include "cli/output.h"
 #include "lgpu/bytes.h"
 #include "lgpu/refusal.h"
@@ -139,7 +140,7 @@ std::optional<int> StoppingSignal() {
 }  // namespace
 
 absl::StatusOr<std::uint64_t> ParseSizeOrZero(const char* flag, const std::string& text) {
-  const absl::StatusOr<Bytes> bytes = ParseBytes(text);
+  const absl::StatusOr<Bytes> bytes = ParseMemorySize(text);
   if (!bytes.ok()) {
     return absl::Status(bytes.status().code(), absl::StrCat(flag, ": ", bytes.status().message()));
   }

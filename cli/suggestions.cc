@@ -58,8 +58,8 @@ constexpr std::pair<std::string_view, std::string_view> kFlagsOfOthers[] = {
     {"--mem", "--memory"}, {"--limit", "--memory"}, {"--gpu", "--gpus"},    {"--force", "--if-exists"},
     {"-f", "--if-exists"}, {"--tail", "--follow"},  {"--watch", "--follow"}};
 
-/// Flags that end programs: a typo never leads to one.
-constexpr std::string_view kEndsPrograms[] = {"--kill"};
+/// Flags that end programs or leases: a typo never leads to one.
+constexpr std::string_view kDestructive[] = {"--kill", "--all", "--yes"};
 
 /// As a shell reads it as one word.
 std::string Quoted(const std::string& word) {
@@ -148,8 +148,8 @@ class Explainer {
       if (part == nullptr) continue;
       for (const FlagInfo& flag : part->flags) {
         for (const std::string& known : flag.names) {
-          const bool ends_programs = std::ranges::find(kEndsPrograms, known) != std::end(kEndsPrograms);
-          if (known.size() <= 2 || ends_programs) continue;
+          const bool is_destructive = std::ranges::find(kDestructive, known) != std::end(kDestructive);
+          if (known.size() <= 2 || is_destructive) continue;
           const bool is_ours = ours != std::end(kFlagsOfOthers) && ours->second == known;
           const std::size_t distance = is_ours ? 0 : EditDistance(name, known);
           if (distance < least) {

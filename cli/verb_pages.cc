@@ -74,6 +74,7 @@ const std::vector<VerbPage>& Pages() {
        {{"lgpu rm train", "by name"},
         {"lgpu rm --kill --grace 30s train", "with its programs"},
         {"lgpu rm l-0badcafe anna/train", "by id, and the lease of another user"},
+        {"lgpu rm --all", "every lease of yours, after a question"},
         {"lgpu rm --if-exists --wait=30s job-7",
          "for scripts that may run twice, until the memory is back"}}},
       {"trim",

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -32,6 +33,11 @@ class RmCommand final : public Command {
         verb->add_option("--request-id", request_id_,
                          "In place of LEASE: the lease that create made with this ID")
             ->type_name("ID");
+    CLI::Option* const all = verb->add_flag(
+        "--all", all_,
+        "In place of LEASE: every lease of yours, but for those that root manages; asks first");
+    all->excludes(request);
+    verb->add_flag("-y,--yes", yes_, "With --all: do not ask")->needs(all);
     verb->add_flag("--if-exists", if_exists_, "Succeed also for a lease that does not exist");
     verb->add_flag("--wait{forever}", wait_,
                    "Wait until the memory of the leases is back (at most this long)")
@@ -47,9 +53,19 @@ class RmCommand final : public Command {
   }
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
-    if (leases_.empty() == request_id_.empty()) {
+    if (all_ && !leases_.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rm takes either --all or leases\ntry: lgpu rm ", absl::StrJoin(leases_, " ")));
+    }
+    if (!all_ && leases_.empty() == request_id_.empty()) {
       return absl::InvalidArgumentError(
           "rm needs leases or a request\ntry: lgpu rm LEASE, or --request-id ID");
+    }
+    const bool asks = all_ && !yes_;
+    if (asks && (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0)) {
+      return absl::InvalidArgumentError(
+          "rm --all asks before it ends leases, and there is no terminal to ask on\n"
+          "try: lgpu rm LEASE ..., or --all --yes to end all without being asked");
     }
     LGPU_ASSIGN_OR_RETURN(grace_, ParseGrace());
     if (!wait_.empty() && wait_ != "forever") {
@@ -57,10 +73,23 @@ class RmCommand final : public Command {
       deadline_ = Clock::now() + patience;
     }
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+    std::vector<Target> targets;
+    for (const std::string& lease : leases_) targets.push_back({.name = lease, .lease = lease});
+    if (all_) {
+      LGPU_ASSIGN_OR_RETURN(targets, OwnLeases(connection));
+      if (targets.empty()) {
+        options.Note("lgpu: you have no leases");
+        return kExitOk;
+      }
+      if (asks && !Confirms(targets)) {
+        options.Note("lgpu: no lease is removed");
+        return kExitFailure;
+      }
+    }
     std::vector<std::pair<std::string, v1::RemoveLeaseRequest>> wanted;
-    for (const std::string& lease : leases_) {
-      v1::RemoveLeaseRequest& request = wanted.emplace_back(lease, v1::RemoveLeaseRequest()).second;
-      request.set_lease(lease);
+    for (const Target& target : targets) {
+      v1::RemoveLeaseRequest& request = wanted.emplace_back(target.name, v1::RemoveLeaseRequest()).second;
+      request.set_lease(target.lease);
       // From the removal on programs have a second to use their memory: SIGTERM comes at its beginning.
       request.set_at_once(kill_);
     }
@@ -86,6 +115,33 @@ class RmCommand final : public Command {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  struct Target {
+    std::string name{};   // for people
+    std::string lease{};  // for lgpud
+  };
+
+  static absl::StatusOr<std::vector<Target>> OwnLeases(Connection& connection) {
+    LGPU_ASSIGN_OR_RETURN(const v1::StatsSnapshot snapshot,
+                          connection.Call(kGetStats, v1::GetStatsRequest()));
+    std::vector<Target> own;
+    for (const v1::LeaseStats& lease : snapshot.leases()) {
+      if (lease.owner_uid() != ::getuid() || lease.has_management()) continue;
+      own.push_back({.name = lease.name().empty() ? lease.id() : lease.name(), .lease = lease.id()});
+    }
+    return own;
+  }
+
+  bool Confirms(const std::vector<Target>& targets) const {
+    const std::string names = absl::StrJoin(
+        targets, ", ", [](std::string* out, const Target& target) { *out += Printable(target.name); });
+    std::cerr << "Remove " << targets.size() << (targets.size() == 1 ? " lease: " : " leases: ") << names
+              << "? " << (kill_ ? "Their programs are ended." : "Their programs lose their memory rights.")
+              << " [y/N] " << std::flush;
+    std::string answer;
+    std::getline(std::cin, answer);
+    return answer == "y" || answer == "Y" || answer == "yes";
+  }
 
   /// The result, for people and for programs; no note: nothing was done.
   struct Outcome {
@@ -176,6 +232,8 @@ class RmCommand final : public Command {
 
   std::vector<std::string> leases_;
   std::string request_id_;
+  bool all_ = false;
+  bool yes_ = false;
   bool if_exists_ = false;
   std::string wait_;
   bool kill_ = false;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/memory_size.h"
 #include "daemon/server/config.h"
 #include "lgpu/status.h"
 
@@ -189,7 +190,7 @@ class Reader {
               } else {
                 return WrongType(value, "a size such as \"2GiB\"");
               }
-              const absl::StatusOr<Bytes> size = ParseBytes(text);
+              const absl::StatusOr<Bytes> size = ParseMemorySize(text);
               if (!size.ok()) return Error(value.source(), std::string(size.status().message()));
               to = *size;
               return absl::OkStatus();

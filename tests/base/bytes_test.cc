@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/memory_size.h"
+
 namespace lgpu {
 namespace {
 
@@ -102,6 +104,23 @@ TEST(BytesTest, AnythingElseIsAnErrorThatQuotesTheInput) {
   EXPECT_LT(Error("1" + std::string(1 << 20, 'x')).size(), 400u);
   EXPECT_EQ(Error("1\n2").find('\n'), std::string::npos);
   EXPECT_FALSE(ParseBytes(std::string_view("1\0", 2)).ok());
+}
+
+TEST(BytesTest, ABareNumberBelowAMebibyteIsNoMemorySize) {
+  const auto error = [](std::string_view text) {
+    return std::string(ParseMemorySize(text).status().message());
+  };
+  EXPECT_EQ(error("64"), "64 means 64 bytes; write 64MiB, or 64B for bytes");
+  EXPECT_EQ(error(" 64\n"), "64 means 64 bytes; write 64MiB, or 64B for bytes");
+  EXPECT_EQ(ParseMemorySize("1").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(error("1.5"), HasSubstr("write 1.5MiB"));
+  EXPECT_THAT(error("1048575"), HasSubstr("write 1048575MiB"));
+  EXPECT_LT(error(std::string(1 << 20, '0') + "1").size(), 400u);
+  EXPECT_EQ(ParseMemorySize("0").value(), Bytes());
+  EXPECT_EQ(ParseMemorySize("64B").value(), 64_B);
+  EXPECT_EQ(ParseMemorySize("64 K").value(), 64_KiB);
+  EXPECT_EQ(ParseMemorySize("1048576").value(), 1_MiB);
+  EXPECT_EQ(ParseMemorySize("64 parsecs").status(), ParseBytes("64 parsecs").status());
 }
 
 TEST(BytesTest, PrintsTheWayTensorFlowDoes) {

@@ -123,7 +123,7 @@ TEST_F(VerbsTest, VerifyExplainsALimitBelowOneChunk) {
   EXPECT_EQ(verdict["devices"][0]["chunk_bytes"], 2 * kMiB);
   EXPECT_EQ(Run({"rm", "tiny"}).code, 0);
   // Not one block fits, so that nothing is held, and a chunk could be.
-  ASSERT_EQ(Run({"create", "-q", "-m", "10", "--name", "tiny"}).code, 0);
+  ASSERT_EQ(Run({"create", "-q", "-m", "10B", "--name", "tiny"}).code, 0);
   const ProgramResult none = Run({"verify", "--lease", "tiny"});
   EXPECT_EQ(none.code, 0) << none.out << none.err;
   EXPECT_THAT(none.out, HasSubstr("it refused 4.00MiB more"));

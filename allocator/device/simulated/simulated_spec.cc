@@ -6,6 +6,7 @@
 #include <charconv>
 #include <string>
 
+#include "base/memory_size.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -40,7 +41,7 @@ absl::Status AppendItem(std::string_view text, std::string_view item, std::vecto
   if (count > kMostDevices - devices.size()) {
     return Wrong(text, "that is more than " + std::to_string(kMostDevices) + " GPUs");
   }
-  absl::StatusOr<Bytes> memory = ParseBytes(Trimmed(item));
+  absl::StatusOr<Bytes> memory = ParseMemorySize(Trimmed(item));
   if (!memory.ok()) return Wrong(text, std::string(memory.status().message()));
   if (*memory < kSmallest) {
     return Wrong(text, FormatBytes(*memory) + " is less than one chunk (" + FormatBytes(kSmallest) + ")");
