@@ -26,6 +26,7 @@
 
 #include "absl/status/status.h"
 #include "base/exit_codes.h"
+#include "base/nvidia_driver.h"
 #include "base/standard_files.h"
 #include "daemon/daemon.h"
 #include "daemon/http/http_address.h"
@@ -201,6 +202,14 @@ int CheckConfig(const Config& config) {
   return kExitOk;
 }
 
+// kExitNoGpu where no start can serve a GPU: no driver, and none simulated. Every other fault is for the
+// start to tell.
+int CheckGpus(const Config& config) {
+  if (!config.simulated.empty() || HasNvidiaDriver()) return kExitOk;
+  const absl::Status status = DeviceRegistry::Look(config).status();
+  return absl::IsFailedPrecondition(status) ? Fail(status, kExitNoGpu) : kExitOk;
+}
+
 // Reads the configuration again. An error in it changes nothing.
 void Reload(const Flags& flags, const Config& running, const DeviceRegistry& registry, Daemon& daemon) {
   const absl::StatusOr<Config> wanted = LoadConfig(flags, Environment::OfThisProcess());
@@ -288,7 +297,8 @@ int Main(int argc, const char* const* argv) {
     return *command_line.exit_code;
   }
   const absl::StatusOr<Config> config = LoadConfig(command_line.flags, Environment::OfThisProcess());
-  if (!config.ok()) return Fail(config.status(), kExitConfig);
+  if (!config.ok()) return command_line.check_gpus ? kExitOk : Fail(config.status(), kExitConfig);
+  if (command_line.check_gpus) return CheckGpus(*config);
   if (command_line.check_config || command_line.print_config) {
     if (const int code = CheckConfig(*config); code != kExitOk) return code;
     if (!command_line.print_config) {

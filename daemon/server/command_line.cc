@@ -42,6 +42,8 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
                "Read the whole configuration, say what is wrong with it (exit 78), and stop");
   app.add_flag("--print-config", result.print_config,
                "The same, and list the settings in effect with where they come from");
+  app.add_flag("--check-gpus", result.check_gpus,
+               "Say whether there is any GPU to serve, real or simulated (exit 9: none), and stop");
   app.add_option(
          "--http", result.flags.http,
          "Serve the page, /metrics and /api/v1 there; 9400 alone is 127.0.0.1:9400 (default: nowhere)")

@@ -13,6 +13,7 @@ struct CommandLine {
   Flags flags;
   bool check_config = false;
   bool print_config = false;
+  bool check_gpus = false;
 
   // --help, --version or a wrong flag: the program prints `message` and exits with this code.
   std::optional<int> exit_code;

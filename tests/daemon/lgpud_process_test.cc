@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/exit_codes.h"
+#include "base/nvidia_driver.h"
 #include "tests/support/child_program.h"
 #include "tests/support/daemon_process.h"
 
@@ -100,6 +101,22 @@ TEST(LgpudProcessTest, WithoutAGpuTheErrorNamesTheNextStep) {
                {{"CUDA_VISIBLE_DEVICES", ""}});
   EXPECT_EQ(result.code, kExitNoGpu);
   EXPECT_THAT(result.err, HasSubstr("lgpud --simulate 2x1GiB"));
+}
+
+TEST(LgpudProcessTest, TheCheckOfGpusFailsWhereNoStartCouldServeAnyAndForNoOtherReason) {
+  const TempDir temporary;
+  const std::string file = temporary.path() + "/lgpud.toml";
+  std::ofstream(file) << "";
+  const ProgramResult none = RunLgpud({"--config", file, "--check-gpus"}, {{"CUDA_VISIBLE_DEVICES", ""}});
+  if (!HasNvidiaDriver()) {
+    EXPECT_EQ(none.code, kExitNoGpu);
+    EXPECT_THAT(none.err, HasSubstr("lgpud --simulate 2x1GiB"));
+  }
+  EXPECT_EQ(RunLgpud({"--config", file, "--check-gpus", "--simulate", "64MiB"}).code, kExitOk);
+  std::ofstream(file) << "[[simulated_device]]\nmemory = \"64MiB\"\n";
+  EXPECT_EQ(RunLgpud({"--config", file, "--check-gpus"}).code, kExitOk);
+  std::ofstream(file) << "[daemon]\nmax_sesions = 3\n";
+  EXPECT_EQ(RunLgpud({"--config", file, "--check-gpus"}).code, kExitOk) << "the start says what is wrong";
 }
 
 TEST(LgpudProcessTest, WrongConfigurationIsCode78AndNamesThePlace) {

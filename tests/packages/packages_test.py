@@ -38,11 +38,17 @@ start() {
     sleep 0.02
   done
 }
+for word; do
+  shift
+  case "$word" in -*) ;; *) set -- "$@" "$word" ;; esac
+done
+condition() { "$(value ExecStart)" --check-gpus 2>/tmp/lgpud.log || { echo skipped >>/tmp/lgpud.log; exit 0; }; }
 case "$1 $2" in
-  "start lgpud"*) start ;;
-  "restart lgpud"*) stop; start ;;
-  "try-restart lgpud"*) if [ -e /tmp/lgpud.pid ]; then stop; start; fi ;;
-  "--no-reload disable") stop ;;
+  "is-enabled lgpud"*) [ -e "/etc/systemd/system/multi-user.target.wants/$2" ] && echo enabled ;;
+  "is-active lgpud"*) [ -e /tmp/lgpud.pid ] ;;
+  "start lgpud"*) condition; start ;;
+  "restart lgpud"*) condition; stop; start ;;
+  "stop lgpud"*) stop ;;
 esac
 """
 
@@ -168,6 +174,20 @@ def try_python(machine):
     expect(not left, f"python3-lgpu is purged, and left behind: {left}")
 
 
+def try_image_build(machine):
+    """Where no systemd runs the service is enabled all the same, and stays as the administrator of the image left it."""
+    link = machine.root / "etc/systemd/system/multi-user.target.wants/lgpud.service"
+    install = "apt-get install -y ./lgpud_*.deb ./liblgpu0_*.deb"
+    machine.run(install, check=True)
+    expect(link.is_symlink(), "in an image build lgpud.service is not enabled")
+    out, code = machine.run("lgpud --check-gpus")
+    expect(code == 9 and "no usable GPU" in out and "lgpud --simulate" in out, f"lgpud --check-gpus: {code}: {out}")
+    link.unlink()
+    machine.run(f"{install} --reinstall", check=True)
+    expect(not link.is_symlink(), "the upgrade enables a service that the administrator has disabled")
+    machine.run("apt-get purge -y --auto-remove lgpud liblgpu0", check=True)
+
+
 def upgrade(machine, newer):
     """Over a program that holds memory: it goes on, with its lease."""
     worker = machine.start("demo_worker --name work --mode preallocate --memory 64MiB --seconds 1800 --until /tmp/stop", "anna")
@@ -210,15 +230,18 @@ def main():
     subprocess.run(["mount", "-t", "proc", "proc", str(root / "proc")], check=True)
     shutil.copytree(packages, root / "packages")
     shutil.copy(programs / "demo_worker", root / "usr/local/bin")
-    (root / "usr/local/bin/systemctl").write_text(SYSTEMCTL, encoding="utf-8")
-    (root / "usr/local/bin/systemctl").chmod(0o755)
-    (root / "run/systemd/system").mkdir(parents=True)
     machine.run("useradd -m anna; useradd -m ben", check=True)
     try_archive(machine, next(packages.glob("*.tar.gz")), source)
     try_shim(machine, next(packages.glob("lgpu-driver-shim_*.deb")), source)
     if any(packages.glob("python3-lgpu_*.deb")):
         try_python(machine)
     files, users = machine.files(), machine.users()
+    try_image_build(machine)
+    left = machine.files() - files
+    expect(not left, f"purged in an image build, and left behind: {sorted(left)[:20]}")
+    (root / "usr/local/bin/systemctl").write_text(SYSTEMCTL, encoding="utf-8")
+    (root / "usr/local/bin/systemctl").chmod(0o755)
+    (root / "run/systemd/system").mkdir(parents=True)
 
     commands = install_blocks((source / "README.md").read_text(encoding="utf-8"))
     expect({user for user, _, _ in commands} == {"root", "anna", "ben"}, "README.md has lines of root, anna and ben")
