@@ -105,25 +105,12 @@ void AppendPart(std::string& remark, std::string_view part) {
 }
 
 std::string UseRemark(const Refusal& refusal) {
-  std::string remark;
+  std::string remark = "by this program";
   if (refusal.live_blocks) {
     AppendPart(remark,
                std::to_string(*refusal.live_blocks) + (*refusal.live_blocks == 1 ? " block" : " blocks"));
   }
   if (refusal.peak_used) AppendPart(remark, "peak " + ColumnBytes(*refusal.peak_used));
-  return remark;
-}
-
-std::string FreeRemark(const Refusal& refusal, Bytes free_of_limit) {
-  if (!refusal.largest_free_block) return "";
-  std::string remark = "largest free block " + ColumnBytes(*refusal.largest_free_block);
-  const Bytes free =
-      refusal.held ? SaturatingSub(*refusal.held, refusal.used.value_or(Bytes())) : free_of_limit;
-  if (!free.is_zero() && *refusal.largest_free_block <= free) {
-    const double share =
-        static_cast<double>(refusal.largest_free_block->count()) / static_cast<double>(free.count());
-    remark += " (fragmentation " + std::to_string(static_cast<int>((1 - share) * 100)) + "%)";
-  }
   return remark;
 }
 
@@ -223,16 +210,9 @@ std::string RefusalDetails(const Refusal& refusal) {
   Table table;
   table.Add("asked for", refusal.asked, OneLine(refusal.what));
   if (refusal.limit) table.Add("limit", *refusal.limit);
-  if (refusal.used) table.Add("in use", *refusal.used, UseRemark(refusal));
+  if (refusal.used) table.Add("used", *refusal.used, UseRemark(refusal));
   AddOwnerRows(refusal, table);
-  // The refusal of a charge has no `used`: its `held` counts chunks and charges.
-  if (refusal.held) {
-    table.Add("held", *refusal.held, refusal.used ? "in granted chunks" : "granted or charged");
-  }
-  if (refusal.limit && refusal.used) {
-    const Bytes free = SaturatingSub(*refusal.limit, *refusal.used);
-    table.Add("free", free, FreeRemark(refusal, free));
-  }
+  if (refusal.held) table.Add("held", *refusal.held, "of the limit, in chunks or charged");
   if (refusal.coming_back) {
     table.Add("returning", *refusal.coming_back, "given back, but not confirmed free yet");
   }

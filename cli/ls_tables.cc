@@ -370,7 +370,7 @@ std::string FormatCard(const v1::CardStats& card, const v1::StatsSnapshot& snaps
   facts.Add("promised", Size(card.promised_bytes()));
   facts.Add("overhead", Size(card.overhead_bytes()));
   facts.Add("foreign", card.has_foreign_bytes() ? Size(card.foreign_bytes()) : "unknown");
-  facts.Add("free", Size(card.free_bytes()));
+  facts.Add("free", FormatBytesCut(Bytes(card.free_bytes())));
   facts.Add("chunk", Size(card.granularity_bytes()));
   Table devices({{"LEASE"}, {"DEVICE"}, {"OWNER"}, {"HELD", Align::kRight}, {"LIMIT", Align::kRight}});
   for (const v1::LeaseStats& lease : snapshot.leases()) {

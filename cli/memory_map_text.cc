@@ -127,7 +127,7 @@ std::string MapLegend(const SnapshotRecord::Device& device, const MapOps& ops, s
                                  FormatBytes(Bytes(ops.bytes[op])), " in ", ops.blocks[op]));
   }
   if (rest > 0) words.push_back(absl::StrCat("+ further ops ", FormatBytes(Bytes(rest))));
-  words.emplace_back(ascii ? "- free" : "░ free");
+  words.emplace_back(ascii ? "- not used" : "░ not used");
   words.emplace_back("| addresses without memory");
   return WrappedWords(words, columns);
 }
@@ -161,7 +161,7 @@ std::string DeviceMapText(const SnapshotRecord::Device& device, std::size_t colu
   const v1::RegionStats& region = device.about.region();
   absl::StrAppendFormat(&text, "\n  each cell is %s\n", FormatBytes(Bytes(cell_bytes)));
   absl::StrAppend(&text, MapLegend(device, ops, columns, ascii));
-  return text + WrappedWords({absl::StrCat("held ", FormatBytes(Bytes(region.held_bytes()))),
+  return text + WrappedWords({absl::StrCat("granted ", FormatBytes(Bytes(region.held_bytes()))),
                               absl::StrCat("used ", FormatBytes(Bytes(region.used_bytes()))),
                               absl::StrCat("largest free block ",
                                            FormatBytes(Bytes(region.largest_free_block_bytes()))),

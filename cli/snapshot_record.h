@@ -51,7 +51,7 @@ absl::StatusOr<SnapshotRecord> FetchSnapshot(Connection& connection,
 
 /// "live", "cached", "fenced".
 std::string_view BlockStateText(std::uint8_t state);
-/// 1 - largest free block / free bytes that are held; 0 where nothing is free.
+/// MemoryStats::Fragmentation of these numbers.
 double FragmentationOf(const v1::RegionStats& region);
 
 }  // namespace lgpu::cli

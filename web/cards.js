@@ -1,10 +1,10 @@
 // The bar of each GPU, with every amount in words beside it.
 
 import { bytes, element } from "./format.js";
-import { cardParts } from "./model.js";
+import { cardParts, cardTotals } from "./model.js";
 
-const PARTS = ["used", "charged", "held", "promised", "free", "foreign"];
-const WORDS = { foreign: "outside" };
+const TOTALS = ["used", "charged", "held", "promised", "free", "foreign", "total"];
+const PARTS = ["blocks", "charged", "slack", "aside", "free", "foreign"];
 
 function make(card) {
   const gpu = element("div", "", { class: "gpu", "data-uuid": card.uuid });
@@ -13,10 +13,10 @@ function make(card) {
               element("span", "", { class: "warn", "data-key": "state" }));
   const bar = element("div", "", { class: "bar", role: "img" });
   const figures = element("dl", "", { class: "figures" });
-  for (const part of [...PARTS, "total"]) {
-    if (part !== "total") bar.append(element("span", "", { class: part, "data-part": part }));
+  for (const part of PARTS) bar.append(element("span", "", { class: part, "data-part": part }));
+  for (const name of TOTALS) {
     const pair = element("div");
-    pair.append(element("dt", WORDS[part] ?? part), element("dd", "", { "data-key": part }));
+    pair.append(element("dt", name), element("dd", "", { "data-key": name }));
     figures.append(pair);
   }
   gpu.append(name, bar, figures);
@@ -36,21 +36,23 @@ function show(gpu, card, leases) {
   gpu.querySelector("strong").textContent = `GPU ${card.index}`;
   gpu.querySelector('[data-key="name"]').textContent = `${card.name}${card.simulated ? " (simulated)" : ""}`;
   gpu.querySelector('[data-key="state"]').textContent = stateOf(card);
-  const parts = { ...cardParts(card, leases), total: card.total_bytes };
-  const whole = Math.max(card.total_bytes, card.promised_bytes + parts.foreign) || 1;
-  const words = [];
-  for (const part of PARTS) {
-    gpu.querySelector(`[data-part="${part}"]`).style.width = `${(100 * parts[part]) / whole}%`;
-    words.push(`${WORDS[part] ?? part} ${bytes(parts[part])}`);
+  const totals = cardTotals(card, leases);
+  const whole = Math.max(totals.total, totals.promised + totals.foreign) || 1;
+  for (const [part, value] of Object.entries(cardParts(totals))) {
+    const segment = gpu.querySelector(`[data-part="${part}"]`);
+    segment.style.width = `${(100 * value) / whole}%`;
+    segment.dataset.value = value;
   }
-  for (const [part, value] of Object.entries(parts)) {
-    const figure = gpu.querySelector(`[data-key="${part}"]`);
-    const known = part !== "foreign" || card.foreign_bytes !== undefined;
-    figure.textContent = known ? bytes(value) : "unknown";
+  const words = [];
+  for (const [name, value] of Object.entries(totals)) {
+    const figure = gpu.querySelector(`[data-key="${name}"]`);
+    const known = name !== "foreign" || card.foreign_bytes !== undefined;
+    figure.textContent = known ? bytes(value, name === "free" ? Math.floor : Math.round) : "unknown";
     figure.dataset.value = value;
+    words.push(`${name} ${figure.textContent}`);
   }
   gpu.querySelector(".bar").setAttribute(
-    "aria-label", `GPU ${card.index}: ${words.join(", ")}, of ${bytes(card.total_bytes)}`);
+    "aria-label", `GPU ${card.index}: ${words.join(", ")}`);
 }
 
 export function showCards(list, stats) {

@@ -2,8 +2,8 @@
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/** 536870912 -> "512.00MiB" */
-export function bytes(count) {
+/** 536870912 -> "512.00MiB"; `round`: Math.floor for free memory, as the command line has it. */
+export function bytes(count, round = Math.round) {
   if (count === null || count === undefined) return "-";
   let value = count;
   let unit = 0;
@@ -11,7 +11,10 @@ export function bytes(count) {
     value /= 1024;
     ++unit;
   }
-  return unit === 0 ? `${value}B` : `${value.toFixed(2)}${UNITS[unit]}`;
+  if (unit === 0) return `${value}B`;
+  const decimals = unit === 1 ? 1 : 2;
+  const scale = 10 ** decimals;
+  return `${(round(value * scale) / scale).toFixed(decimals)}${UNITS[unit]}`;
 }
 
 /** Seconds -> "7s", "12m", "3h", "2d" */

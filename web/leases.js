@@ -1,6 +1,7 @@
 // The table of logical devices. Rows stay in place while their numbers change; one is chosen, by mouse or keyboard.
 
 import { age, bytes, element, percent, rate, shortDevice } from "./format.js";
+import { heldParts } from "./model.js";
 
 const ownerOf = (row) => row.lease.owner.user || String(row.lease.owner.uid);
 const COLUMNS = [
@@ -14,7 +15,6 @@ const COLUMNS = [
   { title: "Peak", of: (row) => row.device.peak_used_bytes, text: bytes, key: "peak_used_bytes", number: true, low: true },
   { title: "Ops/s", of: (row) => row.rates.ops ?? -1, text: (value) => rate(value < 0 ? undefined : value), key: "ops", number: true },
   { title: "Allocs/s", of: (row) => row.rates.allocations ?? -1, text: (value) => rate(value < 0 ? undefined : value), key: "allocations", number: true, low: true },
-  { title: "Fragm.", of: (row) => row.fragmentation, text: percent, key: "fragmentation", number: true, low: true },
   { title: "Refused", of: (row) => row.device.refusals_total, key: "refusals_total", number: true },
   { title: "Owner", of: ownerOf, key: "owner" },
   { title: "Pid", of: (row) => row.pids.join(" ") || "-", key: "pid", low: true },
@@ -101,7 +101,7 @@ export class LeaseTable {
       if (column.low) cell.classList.add("low");
       if (column.bar) {
         const bar = element("div", "", { class: "bar small", role: "img" });
-        for (const part of ["used", "charged", "held"]) bar.append(element("span", "", { class: part }));
+        for (const part of ["blocks", "charged", "slack"]) bar.append(element("span", "", { class: part }));
         cell.append(bar);
       }
       return cell;
@@ -127,12 +127,9 @@ export class LeaseTable {
 
   #updateBar(bar, device, ratio) {
     const limit = device.memory_limit_bytes || 1;
-    const charged = Math.min(device.charged_bytes, device.held_bytes);
-    const used = Math.max(0, device.used_bytes - device.charged_bytes);
-    const held = Math.max(0, device.held_bytes - used - charged);
-    const widths = [used, charged, held];
+    const parts = Object.values(heldParts(device.used_bytes, device.charged_bytes, device.held_bytes));
     [...bar.children].forEach((part, i) => {
-      part.style.width = `${Math.min(100, (100 * widths[i]) / limit)}%`;
+      part.style.width = `${Math.min(100, (100 * parts[i]) / limit)}%`;
     });
     bar.setAttribute("aria-label", `${percent(ratio)} of the limit used`);
   }

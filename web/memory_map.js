@@ -1,5 +1,5 @@
 // The memory of a logical device in address order, thinned by the daemon to the cells of the canvas: what lies in each
-// cell, by the op that has most of it, and what is free. A dashed line stands where address space without memory was
+// cell, by the op that has most of it, and what is not used. A dashed line stands where address space without memory was
 // left out.
 
 import { bytes, element, percent } from "./format.js";
@@ -44,18 +44,18 @@ export class MemoryMap {
       return;
     }
     const text =
-      `${map.live_blocks} blocks, ${bytes(map.used_bytes)} used of ${bytes(map.held_bytes)} held; ` +
+      `${map.live_blocks} blocks, ${bytes(map.used_bytes)} used of ${bytes(map.granted_bytes)} granted to the program; ` +
       `largest free block ${bytes(map.largest_free_block_bytes)}; ` +
       (map.fragmentation > 0
         ? `fragmentation ${percent(map.fragmentation)}: no single hole has more than ` +
-          `${percent(1 - map.fragmentation)} of the free memory`
-        : "not fragmented: what is free lies in one piece, or nothing is");
+          `${percent(1 - map.fragmentation)} of the memory that is granted and not used`
+        : "not fragmented: what is not used lies in one piece, or all is used");
     this.#words.textContent = text;
     this.#canvas.setAttribute("aria-label", `Memory map. ${text}`);
     this.#canvas.dataset.blocks = map.live_blocks;
     this.#canvas.dataset.used = map.used_bytes;
     const entries = map.ops.slice(0, 12).map((op) => this.#entry(op.name || "unnamed", op.bytes, looks.of(op.name)));
-    entries.push(this.#entry("free", map.held_bytes - map.used_bytes, null));
+    entries.push(this.#entry("not used", map.granted_bytes - map.used_bytes, null));
     this.#legend.replaceChildren(...entries);
     this.#draw();
   }
@@ -113,7 +113,7 @@ export class MemoryMap {
     const before = this.#map.cell_bytes * this.#at;
     const what = used > 0
       ? `${blocks} ${blocks === 1 ? "block begins" : "blocks begin"} here, ${percent(used)} used, most by ${this.#map.ops[op]?.name || "unnamed"}`
-      : "free";
+      : "not used";
     const left = gaps > 0 ? "; before it lies address space without memory" : "";
     this.#detail.textContent = `behind ${bytes(before)}, ${bytes(this.#map.cell_bytes)}: ${what}${left}`;
     this.#draw();

@@ -1,31 +1,36 @@
 // What the page derives from the daemon's statistics, without the document: amounts of a card's bar, rates, rows of the
 // table, colours of ops.
 
-/**
- * The parts of a card's bar, which add up to its memory. `held` is what lies in chunks and in no block that this
- * reader sees: slack, and all chunks of leases of others.
- */
-export function cardParts(card, leases) {
+/** Used and charged memory of a card's logical devices, of the leases that this reader sees. */
+function usedOf(card, leases) {
   let used = 0;
   let charged = 0;
   for (const lease of leases) {
     for (const device of lease.devices) {
       if (device.card_uuid !== card.uuid) continue;
+      used += device.used_bytes;
       charged += device.charged_bytes;
-      used += Math.max(0, device.used_bytes - device.charged_bytes);
     }
   }
-  charged = Math.min(charged, card.held_bytes);
-  used = Math.min(used, card.held_bytes - charged);
-  const held = card.held_bytes - charged - used;
-  const promised = Math.max(0, card.promised_bytes - card.held_bytes);
-  return { used, charged, held, promised, free: card.free_bytes, foreign: card.foreign_bytes ?? 0 };
+  used = Math.min(used, card.held_bytes);
+  return { used, charged: Math.min(charged, used) };
 }
 
-/** 1 - largest free block / slack; 0 where there is no slack. */
-export function fragmentation(device) {
-  const slack = device.held_bytes - device.used_bytes;
-  return slack <= 0 ? 0 : Math.max(0, 1 - device.largest_free_block_bytes / slack);
+/** The numbers of a card: totals. Used is part of held, and held is part of promised. */
+export function cardTotals(card, leases) {
+  return { ...usedOf(card, leases), held: card.held_bytes, promised: card.promised_bytes, free: card.free_bytes,
+           foreign: card.foreign_bytes ?? 0, total: card.total_bytes };
+}
+
+/** The parts of a bar: `slack` is held and not used. */
+export function heldParts(used, charged, held) {
+  return { blocks: Math.max(0, used - charged), charged, slack: Math.max(0, held - used) };
+}
+
+/** The parts of a card's bar, which add up to its memory: `aside` is promised and not held. */
+export function cardParts(totals) {
+  return { ...heldParts(totals.used, totals.charged, totals.held), aside: Math.max(0, totals.promised - totals.held),
+           free: totals.free, foreign: totals.foreign };
 }
 
 /** Rates of logical devices, from each snapshot and the one before. */
@@ -71,7 +76,6 @@ export function rowsOf(stats, rates) {
         key,
         lease,
         device,
-        fragmentation: fragmentation(device),
         rates: rates.of(key),
         pids: lease.sessions.map((session) => session.pid),
         idle: lease.last_op_at ? (now - Date.parse(lease.last_op_at)) / 1000 : undefined,

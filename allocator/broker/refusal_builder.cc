@@ -133,8 +133,7 @@ Refusal RefusalBuilder::OfDevice(LogicalId id, const RefusalCause& cause) const 
   refusal.lease = device.spec.lease_name;
   refusal.asked = cause.asked;
   refusal.limit = view.limit;
-  // No session holds the spare chunks of a preallocated device.
-  refusal.held = view.held() - device.spare_bytes;
+  refusal.held = view.held();
   refusal.waited = cause.waited;
   const bool limit_is_short = cause.reason == RefusalReason::kLimit;
   const Bytes coming_back = limit_is_short ? view.leaving : tables_.Leaving(view.card);
@@ -165,7 +164,7 @@ Refusal RefusalBuilder::OfCharge(const Waiter& waiter, RefusalCause cause) const
   for (const LogicalId logical : tables_.DevicesOn(lease, waiter.charge->card)) {
     const Ledger::LogicalView view = tables_.ledger.View(logical);
     limit += view.limit;
-    held += view.held() - tables_.devices.at(logical).spare_bytes;
+    held += view.held();
   }
   if (cause.reason == RefusalReason::kLimit) {
     refusal.advice = {absl::StrCat("give the lease a higher memory_limit than ", FormatBytes(limit),

@@ -120,7 +120,6 @@ absl::Status Growth::WithNumbers(const Attempt& attempt, const absl::Status& sta
   known->asked = own.asked;
   known->limit = known->limit ? known->limit : own.limit;
   known->used = own.used;
-  known->held = known->held ? known->held : own.held;
   known->peak_used = own.peak_used;
   known->live_blocks = own.live_blocks;
   known->largest_free_block = own.largest_free_block;

@@ -195,7 +195,6 @@ Refusal PoolState::MakeRefusal(RefusalReason reason, Bytes asked, const Allocate
   refusal.asked = asked;
   refusal.limit = limit;
   refusal.used = Used();
-  refusal.held = chunks.held();
   refusal.peak_used = std::max(meter.peak_used(), Used());
   refusal.live_blocks = LiveBlocks();
   refusal.largest_free_block = blocks.largest_free();

@@ -14,45 +14,46 @@ namespace {
 
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 
-/// The parts of a card's memory; they add up to its total. Held: bytes in chunks, and in no block of a lease
-/// that the user sees.
-struct CardParts {
-  std::uint64_t used = 0, charged = 0, held = 0, promised = 0, free = 0, foreign = 0;
+/// The numbers of a card and the parts of its bar, which add up to its total. `used` is a sum of the leases
+/// that the user sees; `slack` is held and not in `used`, `aside` is promised and not held.
+struct CardUse {
+  std::uint64_t used = 0, charged = 0;
+  std::uint64_t blocks = 0, slack = 0, aside = 0;
 };
 
-CardParts PartsOf(const v1::CardStats& card, const v1::StatsSnapshot& stats) {
-  CardParts parts;
+CardUse UseOf(const v1::CardStats& card, const v1::StatsSnapshot& stats) {
+  CardUse use;
   for (const v1::LeaseStats& lease : stats.leases()) {
     for (const v1::LogicalDeviceStats& device : lease.devices()) {
       if (device.card_uuid() != card.uuid()) continue;
-      parts.charged += device.charged_bytes();
-      parts.used += device.used_bytes() - std::min(device.used_bytes(), device.charged_bytes());
+      use.used += device.used_bytes();
+      use.charged += device.charged_bytes();
     }
   }
-  parts.charged = std::min(parts.charged, card.held_bytes());
-  parts.used = std::min(parts.used, card.held_bytes() - parts.charged);
-  parts.held = card.held_bytes() - parts.charged - parts.used;
-  parts.promised = card.promised_bytes() - std::min(card.promised_bytes(), card.held_bytes());
-  parts.free = card.free_bytes();
-  parts.foreign = card.foreign_bytes();
-  return parts;
+  // Programs tell what they use; lgpud counts what they hold.
+  use.used = std::min(use.used, card.held_bytes());
+  use.charged = std::min(use.charged, use.used);
+  use.blocks = use.used - use.charged;
+  use.slack = card.held_bytes() - use.used;
+  use.aside = card.promised_bytes() - std::min(card.promised_bytes(), card.held_bytes());
+  return use;
 }
 
-std::vector<Part> BarParts(const CardParts& parts) {
-  return {{parts.used, TopLook::kUsed, "#", "█"}, {parts.charged, TopLook::kCharged, "c", "▓"},
-          {parts.held, TopLook::kHeld, "=", "▒"}, {parts.promised, TopLook::kPromised, "s", "░"},
-          {parts.free, TopLook::kDim, ".", "·"},  {parts.foreign, TopLook::kForeign, "x", "╳"}};
+std::vector<Part> BarParts(const v1::CardStats& card, const CardUse& use) {
+  return {{use.blocks, TopLook::kUsed, "#", "█"},       {use.charged, TopLook::kCharged, "c", "▓"},
+          {use.slack, TopLook::kHeld, "=", "▒"},        {use.aside, TopLook::kPromised, "s", "░"},
+          {card.free_bytes(), TopLook::kDim, ".", "·"}, {card.foreign_bytes(), TopLook::kForeign, "x", "╳"}};
 }
 
-/// "used 60.00MiB | held 40.00MiB | ...", on as many lines as it needs.
-std::vector<TopLine> FigureLines(const v1::CardStats& card, const CardParts& parts, std::size_t columns) {
-  std::vector<std::pair<TopSpan, TopSpan>> figures = {{{"used "}, {Size(parts.used), TopLook::kUsed}}};
-  if (parts.charged > 0) figures.push_back({{"charged "}, {Size(parts.charged), TopLook::kCharged}});
-  figures.push_back({{"held "}, {Size(parts.held), TopLook::kHeld}});
-  figures.push_back({{"promised "}, {Size(parts.promised), TopLook::kPromised}});
-  figures.push_back({{"free "}, {Size(parts.free)}});
+/// "used 60.00MiB | held 100.00MiB | ...", on as many lines as it needs.
+std::vector<TopLine> FigureLines(const v1::CardStats& card, const CardUse& use, std::size_t columns) {
+  std::vector<std::pair<TopSpan, TopSpan>> figures = {{{"used "}, {Size(use.used), TopLook::kUsed}}};
+  if (use.charged > 0) figures.push_back({{"charged "}, {Size(use.charged), TopLook::kCharged}});
+  figures.push_back({{"held "}, {Size(card.held_bytes()), TopLook::kHeld}});
+  figures.push_back({{"promised "}, {Size(card.promised_bytes()), TopLook::kPromised}});
+  figures.push_back({{"free "}, {FormatBytesCut(Bytes(card.free_bytes()))}});
   figures.push_back(
-      {{"outside "}, {card.has_foreign_bytes() ? Size(parts.foreign) : "unknown", TopLook::kForeign}});
+      {{"foreign "}, {card.has_foreign_bytes() ? Size(card.foreign_bytes()) : "unknown", TopLook::kForeign}});
   constexpr std::size_t kIndent = 4, kBetween = 3;
   std::vector<TopLine> lines;
   std::size_t width = columns;
@@ -105,14 +106,15 @@ void AddCard(const v1::CardStats& card, const v1::StatsSnapshot& stats, const Ca
     lines.push_back(std::move(title));
     return;
   }
-  const CardParts parts = PartsOf(card, stats);
+  const CardUse use = UseOf(card, stats);
   constexpr std::size_t kBesideBar = 6, kBesideShortBar = 50;
   const std::size_t beside = style.is_short ? kBesideShortBar : kBesideBar;
   const std::size_t cells = style.columns > beside ? style.columns - beside : 0;
-  TopLine bar = TopBar(BarParts(parts), card.total_bytes(), cells, style.ascii);
+  TopLine bar = TopBar(BarParts(card, use), card.total_bytes(), cells, style.ascii);
   if (style.is_short) {
     for (TopSpan& span : bar) title.push_back(std::move(span));
-    title.push_back({absl::StrCat(" free ", Size(parts.free), " of ", Size(card.total_bytes()))});
+    title.push_back(
+        {absl::StrCat(" free ", FormatBytesCut(Bytes(card.free_bytes())), " of ", Size(card.total_bytes()))});
   }
   if (card.overcommitted()) title.push_back({"  OVERCOMMITTED: nothing is granted", TopLook::kWarning});
   if (card.waiting_requests() > 0) {
@@ -125,7 +127,7 @@ void AddCard(const v1::CardStats& card, const v1::StatsSnapshot& stats, const Ca
   if (style.is_short) return;
   lines.push_back({{"MEM "}});
   for (TopSpan& span : bar) lines.back().push_back(std::move(span));
-  for (TopLine& line : FigureLines(card, parts, style.columns)) lines.push_back(std::move(line));
+  for (TopLine& line : FigureLines(card, use, style.columns)) lines.push_back(std::move(line));
 }
 
 }  // namespace lgpu::cli

@@ -90,15 +90,15 @@ std::vector<TopLine> HelpLines() {
       "  h, ?, F1                          this help, and back\n"
       "  q, F10                            quit\n"
       "\n"
-      "Bars: # used (in blocks of programs), = held (in chunks, in no block now, or of\n"
-      "leases that you do not see), c charged (taken from the driver by unmodified\n"
-      "programs), s promised (set aside, not held), . free, x outside lgpu. Rates are\n"
-      "of the time since the last look.");
+      "Bars: # used, in blocks of programs; c used, charged to unmodified programs;\n"
+      "= held, not used, or of leases that you do not see; s promised, not held;\n"
+      ". free; x foreign, of processes outside lgpu. The numbers below the bar of a\n"
+      "GPU are totals: used is part of held, and held is part of promised.\n"
+      "Rates are of the time since the last look.");
 }
 
 const char* SortName(TopSort sort) {
-  constexpr std::array<const char*, kTopSorts> kNames = {"lease",    "used",          "ops/s",
-                                                         "allocs/s", "fragmentation", "owner"};
+  constexpr std::array<const char*, kTopSorts> kNames = {"lease", "used", "ops/s", "allocs/s", "owner"};
   return kNames[static_cast<std::size_t>(sort)];
 }
 

@@ -46,8 +46,8 @@ struct TopModel {
   std::uint32_t uid = 0;          // the user at the screen
 };
 
-enum class TopSort { kLease, kUsed, kOps, kAllocations, kFragmentation, kOwner };
-inline constexpr int kTopSorts = 6;
+enum class TopSort { kLease, kUsed, kOps, kAllocations, kOwner };
+inline constexpr int kTopSorts = 5;
 
 /// The user's choices.
 struct TopView {

@@ -19,12 +19,6 @@ namespace {
 
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 
-double FragmentationOf(const v1::LogicalDeviceStats& device) {
-  if (device.held_bytes() <= device.used_bytes()) return 0;
-  const double slack = static_cast<double>(device.held_bytes() - device.used_bytes());
-  return std::max(0.0, 1.0 - static_cast<double>(device.largest_free_block_bytes()) / slack);
-}
-
 std::string RateText(const std::optional<TopRates>& rates, double TopRates::*which) {
   if (!rates) return "-";
   const double rate = (*rates).*which;
@@ -52,7 +46,7 @@ struct Column {
   std::size_t least;
 };
 constexpr std::size_t kBarColumn = 3;
-constexpr std::array<Column, 14> kColumns = {{{"LEASE", 12, false, 0},
+constexpr std::array<Column, 13> kColumns = {{{"LEASE", 12, false, 0},
                                               {"DEVICE", 6, false, 0},
                                               {"GPU", 3, true, 0},
                                               {"USED/LIMIT", 0, false, 0},  // what is left of the line
@@ -61,7 +55,6 @@ constexpr std::array<Column, 14> kColumns = {{{"LEASE", 12, false, 0},
                                               {"PEAK", 10, true, 120},
                                               {"OPS/S", 6, true, 0},
                                               {"ALLOC/S", 7, true, 112},
-                                              {"FRAG", 4, true, 104},
                                               {"OWNER", 8, false, 96},
                                               {"PID", 10, false, 0},
                                               {"IDLE", 4, true, 88},
@@ -108,11 +101,7 @@ std::vector<TopRow> TopTableRows(const TopModel& model, const TopView& view) {
   std::vector<TopRow> rows;
   for (const v1::LeaseStats& lease : model.stats.leases()) {
     for (const v1::LogicalDeviceStats& device : lease.devices()) {
-      TopRow row{.lease = &lease,
-                 .device = &device,
-                 .key = {lease.id(), device.name()},
-                 .rates = {},
-                 .fragmentation = FragmentationOf(device)};
+      TopRow row{.lease = &lease, .device = &device, .key = {lease.id(), device.name()}, .rates = {}};
       const auto rates = model.rates.find(row.key);
       if (rates != model.rates.end()) row.rates = rates->second;
       rows.push_back(std::move(row));
@@ -126,8 +115,6 @@ std::vector<TopRow> TopTableRows(const TopModel& model, const TopView& view) {
         return row.rates ? row.rates->ops : 0;
       case TopSort::kAllocations:
         return row.rates ? row.rates->allocations : 0;
-      case TopSort::kFragmentation:
-        return row.fragmentation;
       case TopSort::kLease:
       case TopSort::kOwner:
         break;
@@ -169,7 +156,6 @@ TopLine TopTableLine(const TopRow& row, const TopModel& model, const TopView& vi
       Size(device.peak_used_bytes()),
       RateText(row.rates, &TopRates::ops),
       RateText(row.rates, &TopRates::allocations),
-      absl::StrFormat("%.0f%%", 100 * row.fragmentation),
       FormatOwner(lease.owner(), lease.owner_uid()),
       PidsOf(lease),
       IdleOf(row, model.stats),
@@ -185,12 +171,13 @@ TopLine TopTableLine(const TopRow& row, const TopModel& model, const TopView& vi
     const std::size_t width = BarCells(columns);
     if (width == 0) continue;
     const std::uint64_t charged = std::min(device.charged_bytes(), device.held_bytes());
-    const std::uint64_t used = device.used_bytes() - std::min(device.used_bytes(), device.charged_bytes());
-    const std::uint64_t held = device.held_bytes() - std::min(device.held_bytes(), used + charged);
-    const std::uint64_t rest = device.limit_bytes() - std::min(device.limit_bytes(), used + charged + held);
-    for (TopSpan& span : TopBar({{used, TopLook::kUsed, "#", "█"},
+    const std::uint64_t blocks = device.used_bytes() - std::min(device.used_bytes(), device.charged_bytes());
+    const std::uint64_t slack = device.held_bytes() - std::min(device.held_bytes(), blocks + charged);
+    const std::uint64_t rest =
+        device.limit_bytes() - std::min(device.limit_bytes(), blocks + charged + slack);
+    for (TopSpan& span : TopBar({{blocks, TopLook::kUsed, "#", "█"},
                                  {charged, TopLook::kCharged, "c", "▓"},
-                                 {held, TopLook::kHeld, "=", "▒"},
+                                 {slack, TopLook::kHeld, "=", "▒"},
                                  {rest, TopLook::kDim, ".", "·"}},
                                 device.limit_bytes(), width, view.ascii)) {
       line.push_back(std::move(span));

@@ -19,7 +19,6 @@ struct TopRow {
   const v1::LogicalDeviceStats* device;
   TopKey key;
   std::optional<TopRates> rates;
-  double fragmentation = 0;
 };
 
 /// All rows, sorted as the view says.

@@ -71,7 +71,7 @@ AllocatorStats AllocatorStatsOf(const Device& gpu) {
 std::string MemoryTables(const std::vector<DeviceMemory>& devices,
                          const PlacementRecorder::CopyRoutes& routes) {
   // Two tables: all columns side by side need more than 80.
-  std::vector<Row> sizes = {{"device", "limit", "in use", "peak", "held", "largest free"}};
+  std::vector<Row> sizes = {{"device", "limit", "used", "peak", "held", "largest free"}};
   std::vector<Row> counts = {{"device", "blocks", "allocations", "refused", "fragmentation"}};
   std::string owners;
   std::string workspaces;
@@ -89,7 +89,7 @@ std::string MemoryTables(const std::vector<DeviceMemory>& devices,
     }
   }
   std::string text = devices.empty() ? std::string("no GPU\n") : Lines(sizes) + Lines(counts);
-  if (!workspaces.empty()) text += Cat("workspaces of libraries (held, not in use):\n", workspaces);
+  if (!workspaces.empty()) text += Cat("workspaces of libraries (held, not used):\n", workspaces);
   if (!owners.empty()) text += Cat("largest owners:\n", owners);
   std::vector<Row> copies = {{"copied", "copies", "bytes"}};
   for (const auto& [route, count] : routes) {

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "lgpu/memory_stats.h"
+
 namespace lgpu::daemon {
 namespace {
 
@@ -43,20 +45,21 @@ json MapOf(const DeviceBlocks& device) {
     const double part = static_cast<double>(cell.used) / static_cast<double>(map.cell_bytes);
     cells.push_back({place_of[cell.op], part, cell.blocks, cell.gaps});
   }
-  const std::uint64_t slack = map.held_bytes - used;
-  const std::uint64_t largest = std::min(device.region.largest_free_block_bytes(), slack);
-  return {
-      {"schema", "lgpu.map/v1"},
-      {"gpu", device.card_index},
-      {"device", device.index},
-      {"cell_bytes", map.cell_bytes},
-      {"cells", std::move(cells)},
-      {"ops", std::move(ops)},
-      {"live_blocks", LiveBlocksOf(map)},
-      {"used_bytes", used},
-      {"held_bytes", map.held_bytes},
-      {"largest_free_block_bytes", largest},
-      {"fragmentation", slack == 0 ? 0.0 : 1.0 - static_cast<double>(largest) / static_cast<double>(slack)}};
+  MemoryStats stats;
+  stats.held = Bytes(map.held_bytes);
+  stats.used = Bytes(used);
+  stats.largest_free_block = std::min(Bytes(device.region.largest_free_block_bytes()), stats.slack());
+  return {{"schema", "lgpu.map/v1"},
+          {"gpu", device.card_index},
+          {"device", device.index},
+          {"cell_bytes", map.cell_bytes},
+          {"cells", std::move(cells)},
+          {"ops", std::move(ops)},
+          {"live_blocks", LiveBlocksOf(map)},
+          {"used_bytes", used},
+          {"granted_bytes", map.held_bytes},
+          {"largest_free_block_bytes", stats.largest_free_block.count()},
+          {"fragmentation", stats.Fragmentation()}};
 }
 
 }  // namespace lgpu::daemon

@@ -56,12 +56,6 @@ class Family {
 struct DeviceSums {
   std::uint64_t limit = 0, used = 0, held = 0, peak = 0, largest_free = 0, allocations = 0, refusals = 0,
                 charged = 0;
-  // 1 - largest free block / free bytes; 0 where nothing is free.
-  double Fragmentation() const {
-    return held <= used
-               ? 0
-               : std::max(0.0, 1.0 - static_cast<double>(largest_free) / static_cast<double>(held - used));
-  }
 };
 using DeviceKey =
     std::tuple<std::string, std::string, std::string, std::string>;  // gpu, device, lease, owner
@@ -114,19 +108,17 @@ void AddDevices(const v1::StatsSnapshot& snapshot, bool names_owners, std::vecto
   };
   gauge("lgpu_logical_device_memory_limit_bytes", "What a logical device may use.",
         [](const DeviceSums& sum) { return sum.limit; });
-  gauge("lgpu_logical_device_memory_used_bytes", "In live blocks, as its programs say.",
+  gauge("lgpu_logical_device_memory_used_bytes", "In live blocks, as its programs say, and charged.",
         [](const DeviceSums& sum) { return sum.used; });
-  gauge("lgpu_logical_device_memory_mapped_bytes", "Taken from the GPU so far: chunks that are held.",
+  gauge("lgpu_logical_device_memory_mapped_bytes", "Held: in chunks, and charged.",
         [](const DeviceSums& sum) { return sum.held; });
   gauge("lgpu_logical_device_memory_charged_bytes",
-        "Part of mapped: lent to programs that take memory from the driver themselves.",
+        "Part of used: charged to programs that take memory from the driver themselves.",
         [](const DeviceSums& sum) { return sum.charged; });
   gauge("lgpu_logical_device_memory_peak_bytes", "The most that was in live blocks, as its programs say.",
         [](const DeviceSums& sum) { return sum.peak; });
   gauge("lgpu_logical_device_largest_free_block_bytes", "The largest request that held memory serves now.",
         [](const DeviceSums& sum) { return sum.largest_free; });
-  gauge("lgpu_logical_device_fragmentation_ratio", "1 - largest free block / free bytes of held memory.",
-        [](const DeviceSums& sum) { return sum.Fragmentation(); });
   Family allocations(families, "lgpu_allocations_total",
                      "Allocations of the programs that are attached now, as they say.", MetricType::Counter);
   for (const auto& [key, sum] : sums) {
@@ -161,7 +153,7 @@ void AddCards(const v1::StatsSnapshot& snapshot, std::vector<MetricFamily>& fami
   gauge("lgpu_physical_device_memory_reserved_bytes",
         "Promised: the larger of guarantee and held, of all logical devices, with overhead and reserve.",
         [](const v1::CardStats& card) { return card.promised_bytes(); });
-  gauge("lgpu_physical_device_memory_held_bytes", "In granted chunks.",
+  gauge("lgpu_physical_device_memory_held_bytes", "Held: in chunks, and charged.",
         [](const v1::CardStats& card) { return card.held_bytes(); });
   gauge("lgpu_physical_device_memory_overhead_bytes",
         "What the programs of leases use beside chunks: measured, or their allowance.",

@@ -44,15 +44,18 @@ void AddClientNumbers(const ClientPage::Device& page, v1::LogicalDeviceStats& ou
   out.set_ops_total(Saturate(out.ops_total(), page.ops.load(kRelaxed)));
 }
 
-// Charged memory is of a card; it is shown as used on the devices that were charged for it.
-void AddUsed(Bytes used, const std::string& card_uuid, v1::LeaseStats& lease) {
-  for (v1::LogicalDeviceStats& device : *lease.mutable_devices()) {
+// Charged memory is of a card; it is shown as used on the devices that lent it. `lent`: by each device.
+void AddCharged(Bytes charged, const std::string& card_uuid, const std::vector<Bytes>& lent,
+                v1::LeaseStats& lease) {
+  for (int i = 0; i < lease.devices_size(); ++i) {
+    v1::LogicalDeviceStats& device = *lease.mutable_devices(i);
     if (device.card_uuid() != card_uuid) continue;
     const Bytes part =
-        std::min(used, SaturatingSub(Bytes(device.charged_bytes()), Bytes(device.used_bytes())));
+        std::min(charged, SaturatingSub(lent[static_cast<std::size_t>(i)], Bytes(device.charged_bytes())));
+    device.set_charged_bytes(device.charged_bytes() + part.count());
     device.set_used_bytes(device.used_bytes() + part.count());
     device.set_peak_used_bytes(std::max(device.peak_used_bytes(), device.used_bytes()));
-    used -= part;
+    charged -= part;
   }
 }
 
@@ -178,22 +181,22 @@ void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot)
   }
 }
 
-void StatsReporter::AddCharges(const SessionState& session, v1::LeaseStats& lease,
-                               v1::SessionStats& out) const {
+void StatsReporter::AddCharges(const SessionState& session, const std::vector<Bytes>& lent_by_device,
+                               v1::LeaseStats& lease, v1::SessionStats& out) const {
   const std::vector<Broker::Charged> charges = broker_.ChargesOf(session.id());
   Bytes used, lent;
   for (const Broker::Charged& charge : charges) {
     used += charge.used;
     lent += charge.lent;
-    AddUsed(charge.used, charge.card_uuid, lease);
+    AddCharged(charge.used, charge.card_uuid, lent_by_device, lease);
   }
   out.set_charged_bytes(used.count());
   out.set_allowance_bytes((lent - used).count());
   for (v1::ChargedKind& kind : ChargedByKind(charges, session)) *out.add_charged_by_kind() = std::move(kind);
 }
 
-void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& overheads,
-                                v1::LeaseStats& out) const {
+void StatsReporter::AddSessions(const Lease& lease, const std::vector<Bytes>& lent,
+                                const Broker::Overheads& overheads, v1::LeaseStats& out) const {
   std::set<SessionId> ids = lease.live;
   ids.insert(lease.draining.begin(), lease.draining.end());
   for (const SessionId id : ids) {
@@ -219,7 +222,7 @@ void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& ove
     if (const auto overhead = overheads.of_session.find(id); overhead != overheads.of_session.end()) {
       entry.set_overhead_bytes(overhead->second.count());
     }
-    AddCharges(*session, out, entry);
+    AddCharges(*session, lent, out, entry);
     for (int i = 0; live && i < out.devices_size() && i < ClientPage::kMaxDevices; ++i) {
       AddClientNumbers(session->client_page()->devices[static_cast<std::size_t>(i)], *out.mutable_devices(i));
     }
@@ -237,8 +240,10 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const Broker::Ove
   *out.mutable_created_at() = ToTimestamp(lease.created_at);
   if (lease.management) *out.mutable_management() = ToProto(*lease.management, BootTimeNow());
   if (const auto last = lease.placements->last_at()) *out.mutable_last_op_at() = ToTimestamp(*last);
+  std::vector<Bytes> lent;  // for charges, by each device
   for (const LeaseDevice& device : lease.devices) {
     v1::LogicalDeviceStats& entry = *out.add_devices();
+    lent.emplace_back();
     entry.set_id(device.id.value);
     entry.set_name(FullDeviceName(device.index));
     entry.set_card_uuid(device.card.device.uuid);
@@ -250,7 +255,7 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const Broker::Ove
       entry.set_held_bytes(info->held.count());
       entry.set_leaving_bytes(info->leaving.count());
       entry.set_missing_bytes(info->missing.count());
-      entry.set_charged_bytes(info->charged.count());
+      lent.back() = info->charged;
       const auto found = overheads.of_lease.find({lease.key, info->card});
       const Bytes overhead = found == overheads.of_lease.end() ? Bytes() : found->second;
       entry.set_overhead_bytes(overhead.count());
@@ -258,7 +263,7 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const Broker::Ove
       out.set_degraded(out.degraded() || !info->missing.is_zero());
     }
   }
-  AddSessions(lease, overheads, out);
+  AddSessions(lease, lent, overheads, out);
   return out;
 }
 

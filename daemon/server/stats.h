@@ -52,8 +52,11 @@ class StatsReporter {
     std::string command;
   };
   v1::LeaseStats LeaseToProto(const Lease& lease, const Broker::Overheads& overheads) const;
-  void AddCharges(const SessionState& session, v1::LeaseStats& lease, v1::SessionStats& out) const;
-  void AddSessions(const Lease& lease, const Broker::Overheads& overheads, v1::LeaseStats& out) const;
+  /// `lent`: for charges, by each logical device of the lease.
+  void AddCharges(const SessionState& session, const std::vector<Bytes>& lent, v1::LeaseStats& lease,
+                  v1::SessionStats& out) const;
+  void AddSessions(const Lease& lease, const std::vector<Bytes>& lent, const Broker::Overheads& overheads,
+                   v1::LeaseStats& out) const;
   void AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const;
   void AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot) const;
   /// Names of users may come over a network: they are asked for once.

@@ -59,8 +59,6 @@ TEST(MetricsTest, ASeriesIsThereAsLongAsItsLease) {
   const std::string text = MetricsText(snapshot, {});
   EXPECT_THAT(text, ContainsRegex("lgpu_logical_device_memory_limit_bytes\\{gpu=\"0\",device=\"GPU:0\","
                                   "lease=\"train\",owner=\"u-[0-9a-f]{8}\"\\} 1048576\n"));
-  EXPECT_THAT(text, ContainsRegex("fragmentation_ratio\\{gpu=\"0\",device=\"GPU:0\",lease=\"train\","
-                                  "owner=\"u-[0-9a-f]{8}\"\\} 0.25\n"));
   EXPECT_THAT(text, HasSubstr("lgpu_logical_devices{gpu=\"0\",state=\"attached\"} 1\n"));
   snapshot.clear_leases();
   EXPECT_EQ(Series(MetricsText(snapshot, {})), before);

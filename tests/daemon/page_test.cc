@@ -161,7 +161,7 @@ TEST(MemoryMapTest, OpsAreSortedByBytesAndCellsNameTheirPlaces) {
 
 TEST(MemoryMapTest, SumsAreThoseOfTheCells) {
   const json map = MapOf(TwoOps());
-  EXPECT_EQ(map["held_bytes"], 6 * kMiB);
+  EXPECT_EQ(map["granted_bytes"], 6 * kMiB);
   EXPECT_EQ(map["used_bytes"], 4 * kMiB);
   EXPECT_EQ(map["live_blocks"], 3);
   EXPECT_DOUBLE_EQ(map["fragmentation"], 0.5);

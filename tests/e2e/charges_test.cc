@@ -95,6 +95,32 @@ TEST_F(ChargesTest, ASnapshotHasTheChargesOfAProgramWithoutBlocks) {
   RemoveLeases();
 }
 
+TEST_F(ChargesTest, UsedMemoryIsBlocksAndChargesOfAllProgramsWithoutTheAllowance) {
+  StartDaemon({.simulate = "1GiB"});
+  const std::string lease = MakeLease({256 * kMiB});
+  auto client = StartClient({{"LGPU_LEASE", lease}});
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 60), StartsWith("ok "));
+  auto program = StartProgram(lease);
+  EXPECT_EQ(Charge(*program, 20), "ok");
+  const v1::StatsSnapshot stats = Stats();
+  ASSERT_EQ(stats.leases_size(), 1);
+  ASSERT_EQ(stats.leases(0).sessions_size(), 2);
+  const v1::LogicalDeviceStats& device = stats.leases(0).devices(0);
+  EXPECT_EQ(device.charged_bytes(), 20 * kMiB);
+  EXPECT_EQ(device.used_bytes(), 80 * kMiB);
+  std::uint64_t charged = 0, held = 0;
+  for (const v1::SessionStats& session : stats.leases(0).sessions()) {
+    charged += session.charged_bytes();
+    held += session.held_bytes();
+  }
+  EXPECT_EQ(charged, device.charged_bytes());
+  EXPECT_EQ(held, device.held_bytes());
+  Kill(std::move(program));
+  EXPECT_THAT(Ask(*client, "close c"), StartsWith("ok"));
+  RemoveLeases();
+}
+
 TEST_F(ChargesTest, TwoProgramsOfALeaseShareItsLimitAndADeadOneGivesItBack) {
   StartDaemon({.simulate = "1GiB"});
   const std::string lease = MakeLease({64 * kMiB, 64 * kMiB});

@@ -163,12 +163,12 @@ def answers_are_right():
                 continue  # it has not looked yet
             timeline = timelines[0]
             refusals = sum(count or 0 for count in timeline["refusals"])
-            if (mine == grpc and memory["held_bytes"] == device["held_bytes"] and refusals > 0 and
+            if (mine == grpc and memory["granted_bytes"] == device["held_bytes"] and refusals > 0 and
                     timeline["used_bytes"][-1] == device["used_bytes"]) or time.monotonic() > end:
                 break
         assert mine == grpc, f"{mine}\n{grpc}"
         assert memory["used_bytes"] == device["used_bytes"], memory
-        assert memory["held_bytes"] == device["held_bytes"], memory
+        assert memory["granted_bytes"] == device["held_bytes"], memory
         assert memory["live_blocks"] == device["live_blocks"], memory
         assert timeline["used_bytes"][-1] == device["used_bytes"], timeline
         assert refusals == 1, timeline

@@ -44,19 +44,25 @@ def values_are_those_of_grpc(browser, daemon, program):
         values = wait(browser, "the row of train", VALUES, "train")
         figures = browser.execute_script(
             "return Object.fromEntries([...document.querySelectorAll('.gpu dd')].map(each => [each.dataset.key, Number(each.dataset.value)]))")
-        shown = [*(int(values[key]) for key in keys), figures["total"], figures["free"],
-                 figures["used"] + figures["charged"] + figures["held"]]
-        told = [*(device[key] for key in keys), card["total_bytes"], card["free_bytes"], card["held_bytes"]]
+        totals = ("used", "charged", "held", "promised", "free", "foreign", "total")
+        shown = [*(int(values[key]) for key in keys), *(figures[total] for total in totals)]
+        told = [*(device[key] for key in keys), device["used_bytes"], device["charged_bytes"],
+                *(card[f"{total}_bytes"] for total in totals[2:])]
         if shown == told:
             break
         time.sleep(0.1)
-    assert shown == told, f"{keys}, total, free, held of the card: {shown}, and gRPC says {told}"
+    assert shown == told, f"{keys}, {totals} of the card: {shown}, and gRPC says {told}"
     assert values["pid"] == str(program.process.pid), values
-    parts = sum(figures[part] for part in ("used", "charged", "held", "promised", "free", "foreign"))
-    assert parts == card["total_bytes"], figures
+    parts = browser.execute_script("""
+      return Object.fromEntries([...document.querySelectorAll('.gpu [data-part]')].map(each => [each.dataset.part, Number(each.dataset.value)]))""")
+    assert parts["blocks"] + parts["charged"] == figures["used"], (parts, figures)
+    assert parts["slack"] == figures["held"] - figures["used"], (parts, figures)
+    assert parts["aside"] == figures["promised"] - figures["held"], (parts, figures)
+    assert sum(parts.values()) == card["total_bytes"], parts
     # The map and the placements of the chosen row, in words and in pixels.
     words = wait(browser, "the map", "const t = document.getElementById('map-words').textContent; return t.includes('blocks,') && t")
-    assert f"{device['live_blocks']} blocks" in words, words
+    assert f"{device['live_blocks']} blocks" in words and " granted to the program" in words, words
+    assert "ragm" not in browser.execute_script("return document.getElementById('lease-table').textContent")
     painted = """
       const canvas = document.getElementById(arguments[0]);
       const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;

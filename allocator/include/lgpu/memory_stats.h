@@ -15,7 +15,7 @@ struct MemoryStats {
   Bytes requested;           // what the owners of live blocks asked for
   Bytes used;                // bytes in live blocks, after rounding
   Bytes peak_used;           // since the start, or the last reset
-  Bytes held;                // bytes in granted chunks
+  Bytes held;                // bytes in chunks that this program was granted
   Bytes workspace;           // in live blocks of scratch memory; in neither requested, used, nor peak_used
   Bytes idle;                // bytes of held chunks that no live, cached or fenced block touches
   Bytes cached;              // freed, in a thread's front cache
@@ -34,7 +34,7 @@ struct MemoryStats {
   RefusalReason last_refusal = RefusalReason::kUnspecified;
 
   Bytes slack() const { return SaturatingSub(held, used + workspace); }
-  /// 1 - largest free block / free bytes that are held; 0 where nothing is free.
+  /// 1 - largest free block / slack, of the one program; 0 where there is no slack.
   double Fragmentation() const {
     const Bytes free = slack();
     return free.is_zero()

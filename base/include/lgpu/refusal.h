@@ -58,8 +58,8 @@ struct Refusal {
   std::string what = {};    // "output of op MatMul, shape [8192,16384], float"; may be empty
   Bytes asked = {};
   std::optional<Bytes> limit = {};
-  std::optional<Bytes> used = {};
-  std::optional<Bytes> held = {};
+  std::optional<Bytes> used = {};  // by this program; peak, blocks and largest free block are its own, too
+  std::optional<Bytes> held = {};  // by the logical device, as `lgpu ls` shows it; the Broker knows it
   std::optional<Bytes> peak_used = {};
   std::optional<std::uint64_t> live_blocks = {};
   std::optional<Bytes> largest_free_block = {};
