@@ -21,6 +21,10 @@ struct PoolBlocks {
   std::vector<std::string> ops = {};  // by BlockEntry::OpOf; [0]: ""
   std::uint32_t now = 0;              // of the clock of BlockCopy::birth
 
+  /// Those of another pool whose region lies behind this one's: both become one snapshot, of both regions and
+  /// all between them. What only one pool can have, as the largest free block, is the larger one's.
+  void Append(const PoolBlocks& other);
+
   static Bytes OffsetOf(const BlockCopy& block) { return Suballocator::kGranule * block.offset; }
   static Bytes BytesOf(const BlockCopy& block) { return Suballocator::kGranule * block.size; }
   std::chrono::milliseconds AgeOf(const BlockCopy& block) const {

@@ -1,6 +1,7 @@
 #include "lgpu/config.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 
 #include "allocator/device/simulated/simulated_backend.h"
@@ -10,6 +11,7 @@
 #include "client/runtime/machine.h"
 #include "client/runtime/open_lease.h"
 #include "client/session/local_lease.h"
+#include "client/session/split_lease.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"
 
@@ -96,6 +98,44 @@ absl::StatusOr<ConfigState::Plan> Config::Impl::MakePlan(std::vector<std::string
                         notes);
 }
 
+bool Config::Impl::IsInLease() const {
+  return !endpoint.local && !Variable("LGPU_LEASE").value_or("").empty();
+}
+
+// The GPUs of the Config are the lease's devices. Of those on one card both lists have the lease's order.
+absl::StatusOr<std::unique_ptr<Lease>> Config::Impl::OpenSplitLease(const ConfigState::Plan& plan,
+                                                                    const ContextOptions& given) const {
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(given));
+  const std::vector<PhysicalDeviceInfo>& gpus = state.devices();
+  std::vector<SplitLease::Part> parts;
+  for (const ConfigState::Plan::Gpu& gpu : plan.gpus) {
+    if (!gpu.options.guarantee.is_zero()) return SplitLease::NoGuarantee();
+    const std::string& card = gpus[gpu.device].card_uuid;
+    const auto before =
+        std::count_if(gpus.begin(), gpus.begin() + static_cast<std::ptrdiff_t>(gpu.device),
+                      [&](const PhysicalDeviceInfo& other) { return other.card_uuid == card; });
+    std::ptrdiff_t seen = 0;
+    const auto& leased = lease->devices();
+    const auto found = std::find_if(leased.begin(), leased.end(), [&](const LeasedDevice& device) {
+      return device.card.uuid == card && seen++ == before;
+    });
+    if (found == leased.end()) {
+      return absl::FailedPreconditionError(
+          Cat(gpus[gpu.device].name, " is no GPU of lease ", lease->name(),
+              " any more\n  try: another Config, which sees the lease as it is now"));
+    }
+    std::optional<Bytes> limit = gpu.options.memory_limit;
+    const auto of_device =
+        std::count_if(plan.gpus.begin(), plan.gpus.end(),
+                      [&](const ConfigState::Plan::Gpu& other) { return other.device == gpu.device; });
+    if (limit && *limit >= found->memory_limit && of_device == 1) limit.reset();  // the whole device
+    parts.push_back(
+        {static_cast<int>(found - leased.begin()), limit, gpu.options.mode == MemoryMode::kPreallocate});
+  }
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);
+  return SplitLease::Open(std::move(lease), std::move(parts), std::min(given.allocation_timeout, kLongest));
+}
+
 std::vector<PhysicalDeviceInfo> Config::ListPhysicalDevices(std::string_view device_type) const {
   std::vector<PhysicalDeviceInfo> devices;
   for (const PhysicalDeviceInfo& device : impl_->state.devices()) {
@@ -174,7 +214,7 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
   LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan before, MakePlan(notes));
   LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan after, changed.MakePlan({}, notes));
   const std::vector<LogicalDeviceInfo>& now = context.infos();
-  if (now.size() != after.gpus.size() && !attached) {
+  if (now.size() != after.gpus.size()) {
     return absl::FailedPreconditionError(Cat("the Context has ", now.size(), " GPUs, this asks for ",
                                              after.gpus.size(),
                                              "; the GPUs of a running Context can only be resized"));
@@ -187,9 +227,6 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
     const Bytes total = changed.devices()[plan.gpus[i].device].total;
     const bool never_said = limit == before.gpus[i].options.memory_limit && (!limit || *limit >= total);
     ResizeOptions sizes{limit.value_or(Lease::kWholeCard), std::nullopt};
-    if (attached) {  // only to compare the two plans
-      return ResizeOptions{sizes.memory_limit, plan.gpus[i].options.guarantee};
-    }
     if (&plan == &before || never_said) sizes.memory_limit = context.limit(static_cast<int>(i));
     // Of a preallocated one it is its limit.
     if (now[i].mode != MemoryMode::kPreallocate) sizes.guarantee = plan.gpus[i].options.guarantee;
@@ -209,12 +246,6 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
       if (from.memory_limit == to.memory_limit && from.guarantee == to.guarantee) continue;
       if ((to.memory_limit < from.memory_limit) == shrinking) order.push_back(i);
     }
-  }
-  if (!order.empty() && attached) {
-    return absl::FailedPreconditionError(
-        "this program runs inside a lease made outside it (LGPU_LEASE), whose limits are not its "
-        "own\n"
-        "  try: lgpu resize, or without LGPU_LEASE");
   }
   for (std::size_t done = 0; done < order.size(); ++done) {
     const ResizeOptions& to = all_to[order[done]];
@@ -284,7 +315,7 @@ absl::StatusOr<Context> Context::Create(Config& config, const ContextOptions& op
   std::vector<std::string> notes;
   LGPU_ASSIGN_OR_RETURN(const std::vector<PhysicalDeviceInfo> now,
                         ListMachine(impl.endpoint, DeviceEnvironment::OfThisProcess(), notes));
-  for (const PhysicalDeviceInfo& device : now) impl.state.SetFree(device.card_uuid, device.free);
+  impl.state.SetFree(now);
   notes.clear();  // they were said when the Config was made
   LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan plan, impl.MakePlan(notes));
   LGPU_RETURN_IF_ERROR(impl.state.CheckPlan(plan));
@@ -297,6 +328,8 @@ absl::StatusOr<Context> Context::Create(Config& config, const ContextOptions& op
   std::unique_ptr<Lease> lease;
   if (plan.gpus.empty()) {
     LGPU_ASSIGN_OR_RETURN(lease, LocalLease::Open(MakeSimulatedBackend({}), /*name=*/"", /*specs=*/{}));
+  } else if (impl.IsInLease()) {
+    LGPU_ASSIGN_OR_RETURN(lease, impl.OpenSplitLease(plan, options));
   } else {
     LGPU_ASSIGN_OR_RETURN(lease, OpenLease(with_devices));
   }
@@ -304,7 +337,6 @@ absl::StatusOr<Context> Context::Create(Config& config, const ContextOptions& op
                         internal::ContextMaker::Make(
                             std::move(lease), with_devices,
                             {.cpu_count = plan.cpus, .strict = impl.state.mode() == ConfigMode::kStrict}));
-  impl.attached = !impl.endpoint.local && !Variable("LGPU_LEASE").value_or("").empty();
   impl.live = context.state_;
   impl.state.set_initialized(true);
   return context;

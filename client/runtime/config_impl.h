@@ -9,6 +9,7 @@
 #include "client/runtime/config_state.h"
 #include "client/runtime/context_state.h"
 #include "client/session/endpoint.h"
+#include "client/session/lease.h"
 #include "lgpu/config.h"
 
 namespace lgpu {
@@ -24,6 +25,11 @@ class Config::Impl {
   absl::StatusOr<ConfigState::Plan> MakePlan(std::vector<std::string>& notes) const;
   /// Gives the live Context the sizes of `changed`; on an error its sizes are as before.
   absl::Status Resize(internal::ContextState& context, const ConfigState& changed) const;
+  /// This program runs inside a lease of a daemon (LGPU_LEASE): its GPUs are the lease's.
+  bool IsInLease() const;
+  /// The lease, split as the plan says.
+  absl::StatusOr<std::unique_ptr<Lease>> OpenSplitLease(const ConfigState::Plan& plan,
+                                                        const ContextOptions& given) const;
   /// INVALID_ARGUMENT: options that a Context of this Config cannot have.
   absl::Status CheckOptions(const ContextOptions& given) const;
   void Log(const std::vector<std::string>& notes) const;
@@ -32,7 +38,6 @@ class Config::Impl {
   Endpoint endpoint;
   ContextOptions options;  // without logical devices
   std::weak_ptr<internal::ContextState> live;
-  bool attached = false;  // to a lease that the environment named
 };
 
 }  // namespace lgpu

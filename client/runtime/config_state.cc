@@ -193,9 +193,16 @@ bool ConfigState::IsResize(std::string_view name,
   return std::equal(before.begin(), before.end(), parts.begin(), parts.end(), SameButForSizes);
 }
 
-void ConfigState::SetFree(std::string_view uuid, std::optional<Bytes> free) {
+void ConfigState::SetFree(const std::vector<PhysicalDeviceInfo>& now) {
   for (PhysicalDeviceInfo& device : devices_) {
-    if (IsGpu(device) && device.card_uuid == uuid) device.free = free;
+    if (!IsGpu(device)) continue;
+    // A lease may have several devices on one card.
+    const PhysicalDeviceInfo* found = nullptr;
+    for (const PhysicalDeviceInfo& other : now) {
+      if (other.card_uuid != device.card_uuid) continue;
+      if (found == nullptr || other.name == device.name) found = &other;
+    }
+    if (found != nullptr) device.free = found->free;
   }
 }
 

@@ -41,8 +41,8 @@ class ConfigState {
 
   absl::Status SetFraction(double fraction);
 
-  /// The free memory of a card now.
-  void SetFree(std::string_view uuid, std::optional<Bytes> free);
+  /// The free memory of the GPUs of `now`, which may be in another order.
+  void SetFree(const std::vector<PhysicalDeviceInfo>& now);
   /// Whether there is a Context.
   void set_initialized(bool initialized) { initialized_ = initialized; }
   bool initialized() const { return initialized_; }

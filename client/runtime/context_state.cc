@@ -207,6 +207,11 @@ absl::Status ContextState::ResizeGpu(int index, Bytes limit, std::optional<Bytes
   if (IsForked()) return ForkedError();
   const GatePass pass(gate_);
   if (!pass) return ClosedError();
+  const absl::Status resized = memory_.lease().Resize(index, limit, guarantee);
+  DevicePool& pool = memory_.memory(index);
+  if (!absl::IsFailedPrecondition(resized) || pool.stats().held <= limit) return resized;
+  // Idle memory may be all that is in the way.
+  LGPU_RETURN_IF_ERROR(pool.Trim().status());
   return memory_.lease().Resize(index, limit, guarantee);
 }
 

@@ -201,7 +201,7 @@ void Device::CountOp(bool soft_placed) {
   const std::uint64_t before = ops_.fetch_add(1, std::memory_order_relaxed);
   if (soft_placed) soft_placed_.fetch_add(1, std::memory_order_relaxed);
   if (gpu_.counters == nullptr) return;
-  gpu_.counters->ops.store(before + 1, std::memory_order_relaxed);
+  gpu_.counters->ops.fetch_add(1, std::memory_order_relaxed);
   if (before % kOpsPerPublish == 0) gpu_.memory->PublishStats();
 }
 

@@ -115,12 +115,19 @@ absl::StatusOr<std::vector<PhysicalDeviceInfo>> ListLease(ControlClient& control
     notes.push_back(NoGpuNote(visible.status()));
     return devices;
   }
-  for (const std::string& uuid : *visible) {
-    const auto card = std::find_if(cards.begin(), cards.end(),
-                                   [&](const PhysicalDeviceInfo& known) { return known.card_uuid == uuid; });
+  for (const int index : DevicesOnCards(lease, *visible)) {
+    const wire::LogicalDevice& leased = lease.devices[static_cast<std::size_t>(index)];
+    const auto card = std::find_if(cards.begin(), cards.end(), [&](const PhysicalDeviceInfo& known) {
+      return known.card_uuid == leased.card_uuid;
+    });
     if (card == cards.end()) continue;
-    devices.push_back(*card);
-    devices.back().name = "/physical_device:GPU:" + std::to_string(devices.size() - 2);
+    PhysicalDeviceInfo& device = devices.emplace_back(*card);
+    device.name = "/physical_device:GPU:" + std::to_string(devices.size() - 2);
+    device.total = Bytes(leased.memory_limit_bytes);
+    const Bytes set_aside = leased.mode == wire::LogicalDeviceSpec::Mode::kPreallocate
+                                ? device.total
+                                : Bytes(leased.guarantee_bytes);
+    device.free = std::min(device.total, SaturatingAdd(set_aside, card->free.value_or(Bytes())));
   }
   return devices;
 }

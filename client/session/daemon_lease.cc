@@ -1,7 +1,6 @@
 #include "client/session/daemon_lease.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 
 #include "allocator/device/cuda/cuda_backend.h"
@@ -47,14 +46,11 @@ absl::StatusOr<std::vector<LeasedDevice>> UsableDevices(const wire::Lease& grant
   const std::vector<std::string> uuids = CardUuidsOf(granted);
   const std::optional<std::string> value = VisibleDevicesVariable();
   LGPU_ASSIGN_OR_RETURN(const std::vector<int> visible, VisibleCardsOfLease(value, uuids));
-  std::vector<LeasedDevice> usable;
   std::vector<std::string> shown;
-  for (const int card : visible) {
-    shown.push_back(uuids[static_cast<std::size_t>(card)]);
-    std::copy_if(all.begin(), all.end(), std::back_inserter(usable),
-                 [&](const LeasedDevice& device) { return device.card.uuid == shown.back(); });
-  }
-  if (shown == uuids) usable = std::move(all);  // nothing is hidden: the lease's own order
+  for (const int card : visible) shown.push_back(uuids[static_cast<std::size_t>(card)]);
+  std::vector<LeasedDevice> usable;
+  for (const int index : DevicesOnCards(granted, shown))
+    usable.push_back(all[static_cast<std::size_t>(index)]);
   // A lease on simulated cards leaves the variable to the driver.
   if (!usable.front().card.simulated) SetVisibleDevices(shown);
   return usable;

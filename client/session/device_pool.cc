@@ -15,7 +15,8 @@ DevicePool::DevicePool(std::unique_ptr<RegionSource> source, DeviceWork& backend
           std::move(source),
           PoolOptions{
               .device = options_.device, .lease = options_.lease, .fences = fences_, .wake = options_.wake})),
-      workspace_(std::make_unique<Workspace>(*pool_)) {}
+      workspace_(std::make_unique<Workspace>(*pool_)),
+      used_(options_.used != nullptr ? options_.used : std::make_shared<std::atomic<std::uint64_t>>(0)) {}
 
 DevicePool::~DevicePool() { Close(); }
 
@@ -52,7 +53,7 @@ void DevicePool::CountAllocated(const Block& block, Bytes requested) {
   ClientPage::Device* counters = options_.counters;
   if (counters == nullptr) return;
   // The peak is that of used_: while the page moves to another daemon, the page's `used` may be behind.
-  const std::uint64_t used = used_.fetch_add(size, std::memory_order_relaxed) + size;
+  const std::uint64_t used = used_->fetch_add(size, std::memory_order_relaxed) + size;
   counters->used.fetch_add(size, std::memory_order_relaxed);
   std::uint64_t peak = counters->peak_used.load(std::memory_order_relaxed);
   while (peak < used && !counters->peak_used.compare_exchange_weak(peak, used, std::memory_order_relaxed)) {
@@ -67,13 +68,13 @@ void DevicePool::CountAllocated(const Block& block, Bytes requested) {
 absl::Status DevicePool::Free(const Block& block, Bytes requested) {
   ClientPage::Device* counters = options_.counters;
   if (counters == nullptr) return pool_->Free(block);
-  used_.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
+  used_->fetch_sub(block.bytes.count(), std::memory_order_relaxed);
   counters->used.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
   counters->requested.fetch_sub(requested.count(), std::memory_order_relaxed);
   counters->live_blocks.fetch_sub(1, std::memory_order_relaxed);
   absl::Status freed = pool_->Free(block);
   if (freed.ok()) return freed;
-  used_.fetch_add(block.bytes.count(), std::memory_order_relaxed);
+  used_->fetch_add(block.bytes.count(), std::memory_order_relaxed);
   counters->used.fetch_add(block.bytes.count(), std::memory_order_relaxed);
   counters->requested.fetch_add(requested.count(), std::memory_order_relaxed);
   counters->live_blocks.fetch_add(1, std::memory_order_relaxed);
@@ -130,7 +131,7 @@ void DevicePool::ResetStats() {
   largest_allocation_.store(0, std::memory_order_relaxed);
   allocations_before_reset_.store(stats().num_allocs, std::memory_order_relaxed);
   if (options_.counters == nullptr) return;
-  options_.counters->peak_used.store(used_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  options_.counters->peak_used.store(used_->load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 void DevicePool::PublishStats() {

@@ -33,7 +33,9 @@ class DevicePool {
     std::string device = {};                 // said in refusals: "/device:GPU:0"
     std::string lease = {};                  // said in refusals
     ClientPage::Device* counters = nullptr;  // outlives it; null: nothing is counted for the daemon
-    std::function<void()> wake = {};         // PoolOptions::wake: calls Maintain soon
+    /// The bytes in use in all pools that have these counters; null: this is the only one.
+    std::shared_ptr<std::atomic<std::uint64_t>> used = nullptr;
+    std::function<void()> wake = {};  // PoolOptions::wake: calls Maintain soon
     /// Libraries of this program borrow the workspace. Allocate then takes its memory before it asks for any
     /// other program's.
     bool lends_workspace = false;
@@ -97,7 +99,7 @@ class DevicePool {
   const std::shared_ptr<BackendFences> fences_;
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Workspace> workspace_;
-  std::atomic<std::uint64_t> used_{0};  // where there are counters
+  const std::shared_ptr<std::atomic<std::uint64_t>> used_;  // where there are counters
   std::atomic<std::uint64_t> largest_allocation_{0};
   std::atomic<std::uint64_t> allocations_before_reset_{0};
 };

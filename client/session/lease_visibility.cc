@@ -25,6 +25,19 @@ std::vector<std::string> CardUuidsOf(const wire::Lease& lease) {
   return uuids;
 }
 
+std::vector<int> DevicesOnCards(const wire::Lease& lease, std::span<const std::string> uuids) {
+  const std::vector<std::string> all = CardUuidsOf(lease);
+  const bool is_all = std::equal(uuids.begin(), uuids.end(), all.begin(), all.end());
+  std::vector<int> places;
+  for (const std::string& uuid : uuids) {
+    for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+      if (lease.devices[i].card_uuid == uuid) places.push_back(static_cast<int>(i));
+    }
+  }
+  if (is_all) std::sort(places.begin(), places.end());
+  return places;
+}
+
 std::optional<std::string> VisibleDevicesVariable() {
   const char* const value = std::getenv(kVariable);
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);

@@ -20,6 +20,10 @@ bool IsInsideLease(const wire::Lease& lease);
 /// The UUIDs of the lease's cards, each once, in the lease's order.
 std::vector<std::string> CardUuidsOf(const wire::Lease& lease);
 
+/// The places of the lease's logical devices on these cards: card by card, or in the lease's order where the
+/// cards are all of the lease's in its order.
+std::vector<int> DevicesOnCards(const wire::Lease& lease, std::span<const std::string> uuids);
+
 /// The value of CUDA_VISIBLE_DEVICES; nothing: it is not set.
 std::optional<std::string> VisibleDevicesVariable();
 

@@ -1,6 +1,9 @@
 #include "client/session/memory_session.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,8 +11,11 @@
 namespace lgpu {
 
 MemorySession::MemorySession(std::unique_ptr<Lease> lease) : lease_(std::move(lease)) {
+  std::map<int, std::shared_ptr<std::atomic<std::uint64_t>>> used;  // parts of one device count together
   for (std::size_t i = 0; i < lease_->devices().size(); ++i) {
     const int place = lease_->devices()[i].lease_index;
+    std::shared_ptr<std::atomic<std::uint64_t>>& sum = used[place];
+    if (sum == nullptr) sum = std::make_shared<std::atomic<std::uint64_t>>(0);
     memories_.push_back(std::make_unique<DevicePool>(
         lease_->TakeSource(static_cast<int>(i)), lease_->backend(),
         DevicePool::Options{.device = "/device:GPU:" + std::to_string(i),
@@ -17,6 +23,7 @@ MemorySession::MemorySession(std::unique_ptr<Lease> lease) : lease_(std::move(le
                             .counters = place < ClientPage::kMaxDevices
                                             ? &lease_->page().devices[static_cast<std::size_t>(place)]
                                             : nullptr,
+                            .used = sum,
                             .wake = [lease = lease_.get()] { lease->WakeMaintenance(); },
                             .lends_workspace = !lease_->devices()[i].card.simulated}));
   }
@@ -45,13 +52,16 @@ void MemorySession::StartUpkeep(Maintenance::Task also) {
 void MemorySession::AnswerTrims() {
   for (const TrimOrder& order : lease_->TakeTrims()) {
     bool pending = false;
-    for (std::size_t i = 0; i < memories_.size(); ++i) {
+    Bytes left = order.bytes;
+    for (std::size_t i = 0; i < memories_.size() && !left.is_zero(); ++i) {
       if (lease_->devices()[i].id != order.device) continue;
       // An error is the device's, and its next user is told.
-      const absl::StatusOr<Pool::Trimmed> trimmed = memories_[i]->TrimFor(order.bytes);
-      pending = trimmed.ok() && trimmed->returned < order.bytes && !trimmed->pending.is_zero();
+      const absl::StatusOr<Pool::Trimmed> trimmed = memories_[i]->TrimFor(left);
+      if (!trimmed.ok()) continue;
+      left = SaturatingSub(left, trimmed->returned);
+      pending = pending || !trimmed->pending.is_zero();
     }
-    lease_->AnswerTrim(order, pending);
+    lease_->AnswerTrim(order, pending && !left.is_zero());
   }
 }
 
@@ -61,11 +71,11 @@ void MemorySession::AnswerSnapshots() {
   const std::vector<wire::Snapshot> questions = lease_->TakeSnapshots();
   if (!questions.empty()) AnswerTrims();  // some may have come after the last look, and before the question
   for (const wire::Snapshot& question : questions) {
-    const DevicePool* memory = nullptr;
+    std::vector<const DevicePool*> memories;
     for (std::size_t i = 0; i < memories_.size(); ++i) {
-      if (lease_->devices()[i].id.value == question.device_id) memory = memories_[i].get();
+      if (lease_->devices()[i].id.value == question.device_id) memories.push_back(memories_[i].get());
     }
-    unsent_ = snapshots_.Answer(question, memory);
+    unsent_ = snapshots_.Answer(question, memories);
     SendPage();
   }
 }

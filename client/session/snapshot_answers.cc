@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "lgpu/status.h"
 
 namespace lgpu {
 
@@ -17,18 +18,18 @@ wire::SnapshotPage SnapshotAnswers::Refused(const wire::Snapshot& question, cons
 }
 
 std::optional<wire::SnapshotPage> SnapshotAnswers::Answer(const wire::Snapshot& question,
-                                                          const DevicePool* memory) {
+                                                          std::span<const DevicePool* const> memories) {
   if (question.end) {
     if (kept_ && kept_->id == question.snapshot_id) kept_.reset();
     return std::nullopt;
   }
   if (question.page == 0) {
     kept_.reset();
-    if (memory == nullptr) {
+    if (memories.empty()) {
       return Refused(question, absl::NotFoundError(
                                    "it does not use this device: its CUDA_VISIBLE_DEVICES hides the GPU"));
     }
-    absl::StatusOr<PoolBlocks> taken = memory->Blocks(kMostBlocks);
+    absl::StatusOr<PoolBlocks> taken = BlocksOf(memories);
     if (!taken.ok()) return Refused(question, taken.status());
     kept_.emplace();
     kept_->id = question.snapshot_id;
@@ -47,6 +48,16 @@ std::optional<wire::SnapshotPage> SnapshotAnswers::Answer(const wire::Snapshot& 
   kept_->pages->Fill(page);
   if (!page.more) kept_.reset();
   return page;
+}
+
+// The first error, where there is one.
+absl::StatusOr<PoolBlocks> SnapshotAnswers::BlocksOf(std::span<const DevicePool* const> memories) {
+  LGPU_ASSIGN_OR_RETURN(PoolBlocks all, memories.front()->Blocks(kMostBlocks));
+  for (const DevicePool* const memory : memories.subspan(1)) {
+    LGPU_ASSIGN_OR_RETURN(const PoolBlocks more, memory->Blocks(kMostBlocks - all.blocks.size()));
+    all.Append(more);
+  }
+  return all;
 }
 
 std::optional<SnapshotAnswers::Clock::time_point> SnapshotAnswers::ForgetIfUnused(Clock::time_point now) {

@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/pool/pool_blocks.h"
 #include "client/session/device_pool.h"
 #include "client/session/snapshot_pages.h"
 #include "proto/wire/snapshot_messages.h"
@@ -28,15 +31,17 @@ class SnapshotAnswers {
   /// A map for which more are asked has so many.
   static constexpr std::uint32_t kMostCells = 10'000;
 
-  /// The page that `question` asks for; nothing for one that wants no answer. `memory`: its device's; null:
-  /// there is no such device here.
-  std::optional<wire::SnapshotPage> Answer(const wire::Snapshot& question, const DevicePool* memory);
+  /// The page that `question` asks for; nothing for one that wants no answer. `memories`: its device's, which
+  /// are several where this program splits it; none: there is no such device here.
+  std::optional<wire::SnapshotPage> Answer(const wire::Snapshot& question,
+                                           std::span<const DevicePool* const> memories);
   /// The answer to a question whose page cannot be made, and why.
   static wire::SnapshotPage Refused(const wire::Snapshot& question, const absl::Status& why);
   /// Forgets a snapshot that is no longer asked for. Returns when to call it again; nothing: none is kept.
   std::optional<Clock::time_point> ForgetIfUnused(Clock::time_point now);
 
  private:
+  static absl::StatusOr<PoolBlocks> BlocksOf(std::span<const DevicePool* const> memories);
   struct Kept {
     // Without it clang 14 finds no default constructor before the outer class ends.
     Kept() {}

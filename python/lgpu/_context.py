@@ -158,8 +158,8 @@ class Context:
 
     devices: how many, or a list of lgpu.Device. memory_limit: of each, where `devices` is a number. lease: the handle or
     name of a lease to attach to. endpoint: a runtime directory of lgpud, "local", or "local:2x1GiB". config: an
-    lgpu.Config, which has the devices; the default is lgpu.config once a setter was called there. The other arguments are
-    merged over it; devices, limits and a lease beside devices that it was told are an error. Without any of them: one device
+    lgpu.Config, which has the devices; the default is lgpu.config once a setter, or list_logical_devices, was called there.
+    The other arguments are merged over it; devices, limits and a lease beside devices that it was told are an error. Without any of them: one device
     on the first GPU. allocation_timeout: seconds that an allocation waits for memory in use elsewhere. log_sink: called with
     each placement line and note, in place of sys.stderr."""
 

@@ -1,5 +1,5 @@
-"""The calls of TensorFlow's tf.config, on one Config of this process. Once a setter was called here, a Context without
-config= is made from it: the arguments of the Context are merged over it. `lgpu.Config` makes others.
+"""The calls of TensorFlow's tf.config, on one Config of this process. Once a setter was called here, or list_logical_devices,
+a Context without config= is made from it: the arguments of the Context are merged over it. `lgpu.Config` makes others.
 
 Sizes are bytes or texts such as "2GiB"; TensorFlow counts in MiB."""
 
@@ -164,6 +164,7 @@ _lock = threading.Lock()
 _default: Optional[Config] = None
 _is_told = False
 _is_told_devices = False
+_was_listed = False
 
 
 def _config() -> Config:
@@ -183,14 +184,18 @@ def _tell(*, devices: bool) -> None:
 
 def _told() -> Optional[_Told]:
     with _lock:
-        return _Told(_default, _is_told_devices) if _default is not None and _is_told else None
+        if _default is not None and _is_told:
+            return _Told(_default, _is_told_devices)
+        was_listed = _was_listed
+    # A Config of its own: a program that only asked may make several Contexts.
+    return _Told(Config(), False) if was_listed else None
 
 
 def _forget() -> None:
     """Starts again with a Config that nothing was said to; for tests."""
-    global _default, _is_told, _is_told_devices
+    global _default, _is_told, _is_told_devices, _was_listed
     with _lock:
-        _default, _is_told, _is_told_devices = None, False, False
+        _default, _is_told, _is_told_devices, _was_listed = None, False, False, False
 
 
 def list_physical_devices(device_type: Optional[str] = None) -> list[PhysicalDevice]:
@@ -198,6 +203,10 @@ def list_physical_devices(device_type: Optional[str] = None) -> list[PhysicalDev
 
 
 def list_logical_devices(device_type: Optional[str] = None) -> list[LogicalDevice]:
+    """The devices that lgpu.Context() makes: from here on it has all of them."""
+    global _was_listed
+    with _lock:
+        _was_listed = True
     return _config().list_logical_devices(device_type)
 
 

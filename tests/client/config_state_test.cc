@@ -310,7 +310,13 @@ TEST(ConfigStateTest, RandomCallsAgreeWithTheRulesSaidOtherwise) {
 
 TEST(ConfigStateTest, AStrictPlanOnACardWithoutFreeMemoryIsRefused) {
   ConfigState state(ConfigMode::kStrict, Machine(2));
-  state.SetFree("GPU-1", Bytes());
+  const auto set_free = [&state](Bytes free) {
+    std::vector<PhysicalDeviceInfo> now = Machine(2);
+    now.back().free = free;
+    std::swap(now[1], now[2]);  // the order is another one by now
+    state.SetFree(now);
+  };
+  set_free(Bytes());
   std::vector<std::string> notes;
   const absl::StatusOr<ConfigState::Plan> plan = state.MakePlan({}, notes);
   ASSERT_EQ(plan.status(), absl::OkStatus());
@@ -318,7 +324,7 @@ TEST(ConfigStateTest, AStrictPlanOnACardWithoutFreeMemoryIsRefused) {
   const absl::Status refused = state.CheckPlan(*plan);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
   EXPECT_NE(refused.message().find("GPU:1 would have a memory limit of 0"), std::string::npos) << refused;
-  state.SetFree("GPU-1", 1000_MiB);
+  set_free(1000_MiB);
   const absl::StatusOr<ConfigState::Plan> free = state.MakePlan({}, notes);
   ASSERT_EQ(free.status(), absl::OkStatus());
   EXPECT_EQ(state.CheckPlan(*free), absl::OkStatus());

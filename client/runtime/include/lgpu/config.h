@@ -31,7 +31,10 @@ struct ConfigOptions {
   std::function<void(std::string_view line)> log_sink = {};
 };
 
-/// A device of the machine that this process may use, as TensorFlow's tf.config.PhysicalDevice.
+/// A device of the machine that this process may use, as TensorFlow's tf.config.PhysicalDevice. Inside a
+/// lease
+/// (`lgpu run`, LGPU_LEASE) the GPUs are the lease's logical devices: `total` is the limit of one, and what a
+/// Config splits is within it.
 struct PhysicalDeviceInfo {
   std::string name;         // "/physical_device:GPU:0", counted after CUDA_VISIBLE_DEVICES
   std::string device_type;  // "GPU", "CPU"
