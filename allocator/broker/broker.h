@@ -151,8 +151,10 @@ class Broker {
   absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline);
   /// INVALID_ARGUMENT: ResizeDevice refuses this size at any time.
   absl::Status CheckSize(LogicalId device, Bytes limit, Bytes guarantee) const;
-  /// No session may hold memory of it or wait for some. Spare chunks are freed; the device is gone when the
-  /// last of them is.
+  /// The device's lease has ended. Sessions that hold memory of it are draining or give it back, and none
+  /// waits for some. Spare chunks, which no session ever had, are freed at once. The guarantee ends, so the
+  /// card has all that is leaving as soon as it is confirmed free. The device is gone with the last of its
+  /// memory. Calling it again does nothing.
   void RemoveDevice(LogicalId device);
   struct DeviceInfo {
     Bytes limit;

@@ -27,7 +27,7 @@ namespace lgpu {
 struct ChunkEntry {
   enum class State { kGranted, kReturning, kDraining, kSpare };
   LogicalId device;
-  SessionId session;  // none: spare
+  SessionId session;  // none: no session ever had it
   Bytes bytes;
   MemoryHandle memory;
   State state = State::kGranted;

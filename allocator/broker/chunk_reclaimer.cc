@@ -42,6 +42,7 @@ ChunkReclaimer::Batch ChunkReclaimer::Take(std::span<const ChunkId> chunks, bool
       }
       batch.cards.emplace(card, core_.tables.cards.at(card).backend_device);
     }
+    if (NeedsCard(chunk) && chunk.session) batch.doubted.insert(card);
     batch.chunks.push_back(id);
     batch.memories.push_back(chunk.memory);
   }
@@ -161,8 +162,8 @@ ChunkReclaimer::Results ChunkReclaimer::ReclaimLost(const std::vector<ChunkId>& 
 
 std::map<CardId, CardReport> ChunkReclaimer::ReportBefore(const Batch& batch) {
   std::map<CardId, CardReport> reports;
-  for (const auto& [card, backend_device] : batch.cards) {
-    if (std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device)) {
+  for (const CardId card : batch.doubted) {
+    if (std::optional<CardReport> report = CardReport::Take(core_.backend, batch.cards.at(card))) {
       reports.emplace(card, *std::move(report));
     }
   }

@@ -46,6 +46,7 @@ class ChunkReclaimer {
     std::vector<ChunkId> chunks;
     std::vector<MemoryHandle> memories;
     std::map<CardId, int> cards;  // with their numbers in the backend
+    std::set<CardId> doubted;     // of `cards`: programs had some of the chunks and may have kept them
   };
   /// Its card has to be taken before it is dropped.
   bool NeedsCard(const ChunkEntry& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
@@ -65,7 +66,7 @@ class ChunkReclaimer {
   /// Asks the backend about those of `chunks` that an earlier daemon granted: what it said of each.
   Results ReclaimLost(const std::vector<ChunkId>& chunks);
   bool LooksFree(const ChunkEntry& chunk);
-  /// What the cards of a batch that is about to be dropped report.
+  /// What the doubted cards of a batch that is about to be dropped report.
   std::map<CardId, CardReport> ReportBefore(const Batch& batch);
   /// The doubted chunks that their cards have back. Cards that another thread has taken are not asked.
   std::set<ChunkId> LookAtCards();

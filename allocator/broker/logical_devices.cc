@@ -1,6 +1,7 @@
 #include "allocator/broker/logical_devices.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "lgpu/status.h"
@@ -141,11 +142,15 @@ void LogicalDevices::Remove(LogicalId logical) {
   std::vector<ChunkId> spare;
   {
     BrokerLock lock(core_);
+    const auto device = core_.tables.devices.find(logical);
+    if (device == core_.tables.devices.end() || std::exchange(device->second.removed, true)) return;
     const CardId card = core_.tables.CardOf(logical);
-    core_.tables.devices.at(logical).removed = true;
+    // Nothing is made again for the device: its guarantee is free, and so is each byte of its memory that
+    // leaves. It cannot fail: the smaller size takes nothing of the card.
+    const Ledger::LogicalView view = core_.tables.ledger.View(logical);
+    LGPU_CHECK(core_.tables.ledger.Resize(logical, {.limit = view.limit, .guarantee = Bytes()}).ok());
     spare = core_.chunks.TakeExcessSpare(logical);
     core_.tables.ForgetIfEmpty(logical);
-    // A guarantee may be free now that no chunk was made for.
     core_.scheduler.Serve(card);
   }
   reclaimer_.Reclaim(spare);
@@ -158,7 +163,7 @@ std::optional<Broker::DeviceInfo> LogicalDevices::Find(LogicalId logical) const 
   const Ledger::LogicalView view = core_.tables.ledger.View(logical);
   // What is charged is not there yet.
   const Bytes there = view.held() - device->second.charged;
-  const bool lacks = device->second.spec.preallocate &&
+  const bool lacks = device->second.spec.preallocate && !device->second.removed &&
                      core_.now() >= device->second.last_charge + BrokerTables::kBallastRest;
   return Broker::DeviceInfo{.limit = view.limit,
                             .guarantee = view.guarantee,

@@ -120,9 +120,7 @@ QueueScheduler::Reach QueueScheduler::ReachOf(CardId card) const {
 
 bool QueueScheduler::MayBeServed(WaiterId id, CardId card, const Reach& reach) {
   const Wish wish = WishOf(id);
-  if (wish.need <= reach.free || (wish.patient ? wish.need <= reach.most : !reach.coming_back.is_zero())) {
-    return true;
-  }
+  if (wish.need <= (wish.patient ? reach.most : reach.free + reach.coming_back)) return true;
   const CardQueue& queue = tables_.queues.at(card);
   if (queue.turn() && queue.turn()->of == id) {
     return trims_.IsHopeful(wish.trims, card, wish.device, wish.session);

@@ -64,15 +64,20 @@ void UnreturnedMemory::StartRelease(std::span<const ChunkId> chunks,
 void UnreturnedMemory::Doubt(CardId card, const CardReport& before, const CardReport& after,
                              std::span<const ChunkId> chunks, std::vector<absl::Status>& results) {
   std::vector<std::size_t> released;
-  Bytes amount;
+  Bytes amount, never_granted;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const ChunkEntry& chunk = tables_.chunks.at(chunks[i]);
     if (!results[i].ok() || tables_.CardOf(chunk) != card) continue;
-    released.push_back(i);
     amount += chunk.bytes;
+    if (chunk.session) {
+      released.push_back(i);
+    } else {
+      never_granted += chunk.bytes;
+    }
   }
   // Less than half a granule is no chunk.
-  Bytes risen = CardWatch::Risen(before, after, amount) + tables_.GranuleOf(card) / 2;
+  Bytes risen =
+      SaturatingSub(CardWatch::Risen(before, after, amount), never_granted) + tables_.GranuleOf(card) / 2;
   for (const std::size_t i : released) {
     const Bytes bytes = tables_.chunks.at(chunks[i]).bytes;
     if (bytes <= risen) {

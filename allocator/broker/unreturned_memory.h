@@ -35,7 +35,8 @@ class UnreturnedMemory {
 
   /// The backend is about to drop `chunks`. `reports`: of their cards, from before.
   void StartRelease(std::span<const ChunkId> chunks, const std::map<CardId, CardReport>& reports);
-  /// Makes the results of dropped chunks UNAVAILABLE for which the card's memory has not risen.
+  /// Makes the results of dropped chunks UNAVAILABLE for which the card's memory has not risen. Chunks that
+  /// no session ever had are free when they are dropped: no program can keep them.
   void Doubt(CardId card, const CardReport& before, const CardReport& after, std::span<const ChunkId> chunks,
              std::vector<absl::Status>& results);
 

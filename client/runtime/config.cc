@@ -1,8 +1,10 @@
 #include "lgpu/config.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <thread>
 
 #include "allocator/device/simulated/simulated_backend.h"
 #include "client/runtime/config_impl.h"
@@ -18,6 +20,11 @@
 namespace lgpu {
 
 namespace {
+
+// How long a Context waits for memory on its way back before its limits are taken from what is free, as lgpud
+// lets the request for a guarantee wait, and how often it looks.
+constexpr std::chrono::seconds kReturnPatience{2};
+constexpr std::chrono::milliseconds kLookEvery{20};
 
 std::optional<std::string> Variable(const char* name) {
   const char* value = std::getenv(name);
@@ -134,6 +141,25 @@ absl::StatusOr<std::unique_ptr<Lease>> Config::Impl::OpenSplitLease(const Config
   }
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);
   return SplitLease::Open(std::move(lease), std::move(parts), std::min(given.allocation_timeout, kLongest));
+}
+
+absl::StatusOr<ConfigState::Plan> Config::Impl::MakePlanOfNow() {
+  const auto deadline = std::chrono::steady_clock::now() + kReturnPatience;
+  while (true) {
+    std::vector<std::string> notes;
+    LGPU_ASSIGN_OR_RETURN(const std::vector<PhysicalDeviceInfo> now,
+                          ListMachine(endpoint, DeviceEnvironment::OfThisProcess(), notes));
+    state.SetFree(now);
+    notes.clear();  // they were said when the Config was made
+    LGPU_ASSIGN_OR_RETURN(ConfigState::Plan plan, MakePlan(notes));
+    if (state.IsEarly(plan) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(kLookEvery);
+      continue;
+    }
+    LGPU_RETURN_IF_ERROR(state.CheckPlan(plan));
+    Log(notes);
+    return plan;
+  }
 }
 
 std::vector<PhysicalDeviceInfo> Config::ListPhysicalDevices(std::string_view device_type) const {
@@ -312,14 +338,7 @@ absl::StatusOr<Context> Context::Create(Config& config, const ContextOptions& op
             ? "this strict Config has made its Context, and TensorFlow's rules allow one; make another Config"
             : "this Config has a Context already; close that first, or make another Config");
   }
-  std::vector<std::string> notes;
-  LGPU_ASSIGN_OR_RETURN(const std::vector<PhysicalDeviceInfo> now,
-                        ListMachine(impl.endpoint, DeviceEnvironment::OfThisProcess(), notes));
-  impl.state.SetFree(now);
-  notes.clear();  // they were said when the Config was made
-  LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan plan, impl.MakePlan(notes));
-  LGPU_RETURN_IF_ERROR(impl.state.CheckPlan(plan));
-  impl.Log(notes);
+  LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan plan, impl.MakePlanOfNow());
   ContextOptions with_devices = options;
   for (const ConfigState::Plan::Gpu& gpu : plan.gpus) with_devices.logical_devices.push_back(gpu.options);
   if (impl.state.mode() == ConfigMode::kNative) {

@@ -23,6 +23,9 @@ class Config::Impl {
   std::shared_ptr<internal::ContextState> Live();
   std::shared_ptr<internal::ContextState> LiveContext() const;
   absl::StatusOr<ConfigState::Plan> MakePlan(std::vector<std::string>& notes) const;
+  /// MakePlan with the memory that the machine has now, for a Context. Waits, bounded, for memory on its way
+  /// back that a limit of the plan counts on. Notes are logged. Errors as ConfigState::CheckPlan.
+  absl::StatusOr<ConfigState::Plan> MakePlanOfNow();
   /// Gives the live Context the sizes of `changed`; on an error its sizes are as before.
   absl::Status Resize(internal::ContextState& context, const ConfigState& changed) const;
   /// This program runs inside a lease of a daemon (LGPU_LEASE): its GPUs are the lease's.

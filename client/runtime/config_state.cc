@@ -202,7 +202,9 @@ void ConfigState::SetFree(const std::vector<PhysicalDeviceInfo>& now) {
       if (other.card_uuid != device.card_uuid) continue;
       if (found == nullptr || other.name == device.name) found = &other;
     }
-    if (found != nullptr) device.free = found->free;
+    if (found == nullptr) continue;
+    device.free = found->free;
+    device.coming_back = found->coming_back;
   }
 }
 
@@ -311,6 +313,14 @@ absl::StatusOr<ConfigState::Plan> ConfigState::StrictPlan(const Variables& varia
     gpu.options.physical_device = devices_[gpu.device].card_uuid;
   }
   return plan;
+}
+
+bool ConfigState::IsEarly(const Plan& plan) const {
+  return strict() && std::any_of(plan.gpus.begin(), plan.gpus.end(), [this](const Plan::Gpu& gpu) {
+           const auto parts = logical_.find(gpu.device);
+           const bool is_split = parts != logical_.end() && !parts->second.empty();
+           return !is_split && !devices_[gpu.device].coming_back.is_zero();
+         });
 }
 
 absl::Status ConfigState::CheckPlan(const Plan& plan) const {

@@ -41,7 +41,7 @@ class ConfigState {
 
   absl::Status SetFraction(double fraction);
 
-  /// The free memory of the GPUs of `now`, which may be in another order.
+  /// The memory of the GPUs now, as a later list of the machine has them; it may have another order.
   void SetFree(const std::vector<PhysicalDeviceInfo>& now);
   /// Whether there is a Context.
   void set_initialized(bool initialized) { initialized_ = initialized; }
@@ -67,6 +67,8 @@ class ConfigState {
   };
   /// Warnings go to `notes`.
   absl::StatusOr<Plan> MakePlan(const Variables& variables, std::vector<std::string>& notes) const;
+  /// A limit of a strict plan comes from a card's free memory, and the card has more in a moment.
+  bool IsEarly(const Plan& plan) const;
   /// RESOURCE_EXHAUSTED: a strict plan has a device whose card has no free memory. No Context is made of it.
   absl::Status CheckPlan(const Plan& plan) const;
 

@@ -71,6 +71,7 @@ absl::Status AppendServed(ControlClient& control, std::vector<PhysicalDeviceInfo
                      .pci_bus_id = card.pci_bus_id,
                      .total = Bytes(card.total_bytes),
                      .free = Bytes(card.free_bytes),
+                     .coming_back = Bytes(card.draining_bytes),
                      .compute_major = static_cast<int>(card.compute_major),
                      .compute_minor = static_cast<int>(card.compute_minor),
                      .multiprocessors = static_cast<int>(card.multiprocessors.value_or(0)),

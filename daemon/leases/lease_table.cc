@@ -91,10 +91,11 @@ std::string LeaseTable::ChooseId() const {
 }
 
 template <typename Predicate>
-Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
+Holdings LeaseTable::SumHoldings(Predicate owner_matches, Counted counted) const {
   Holdings sum;
   for (const auto& [key, lease] : leases_) {
     if (lease.management || !owner_matches(lease.owner)) continue;
+    if (lease.ending && counted == Counted::kWithoutEnding) continue;
     sum.leases += lease.ending ? 0 : 1;
     sum.sessions += static_cast<std::uint32_t>(lease.live.size());
     for (std::size_t i = 0; i < lease.devices.size(); ++i) {
@@ -119,21 +120,28 @@ Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
   return sum;
 }
 
-absl::Status LeaseTable::CheckCaps(const User& user, Holdings delta) const {
+absl::Status LeaseTable::CheckCaps(const User& user, Holdings delta, Counted counted) const {
   const auto check = [&delta](const CapConfig& cap, const std::string& holder, const Holdings& has) {
     Holdings would_have = has;
     would_have += delta;
     return CheckCap(cap, holder, has, would_have);
   };
   if (const CapConfig* cap = FindUserCap(policy_.user_caps, user); cap != nullptr) {
-    const Holdings has = SumHoldings([&user](const User& owner) { return owner.uid == user.uid; });
+    const Holdings has = SumHoldings([&user](const User& owner) { return owner.uid == user.uid; }, counted);
     LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("user ", user.name), has));
   }
   for (const CapConfig* cap : FindGroupCaps(policy_.group_caps, user)) {
-    const Holdings has = SumHoldings([cap](const User& owner) { return IsInGroup(owner, cap->name); });
+    const Holdings has =
+        SumHoldings([cap](const User& owner) { return IsInGroup(owner, cap->name); }, counted);
     LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("group ", cap->name), has));
   }
   return absl::OkStatus();
+}
+
+void LeaseTable::AwaitRoomInCaps(const User& user, const Holdings& delta, TimePoint deadline) {
+  while (!closed_ && !CheckCaps(user, delta).ok() && CheckCaps(user, delta, Counted::kWithoutEnding).ok() &&
+         changed_.WaitUntil(mutex_, deadline)) {
+  }
 }
 
 std::vector<LeaseTable::CallCap> LeaseTable::CallCaps(const User& user) const {

@@ -211,7 +211,7 @@ class LeaseTable {
   };
   static absl::StatusOr<Wanted> CheckRequest(const Caller& caller, const v1::CreateLeaseRequest& request);
   absl::StatusOr<Announced> Announce(const Caller& caller, const Wanted& wanted,
-                                     std::vector<PlannedDevice>& plan);
+                                     std::vector<PlannedDevice>& plan, TimePoint deadline);
   /// Lowers default limits to the rest of the user's caps.
   void FitToCaps(const User& user, std::vector<PlannedDevice>& plan) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -227,13 +227,19 @@ class LeaseTable {
   static absl::Status CheckMayChange(const Caller& caller, const Lease& lease);
   std::string ChooseName(const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string ChooseId() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  enum class Counted { kAll, kWithoutEnding };  // leases that count against a cap
   /// Whether the caller's leases with `delta` stay within the user's caps.
-  absl::Status CheckCaps(const User& user, Holdings delta) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckCaps(const User& user, Holdings delta, Counted counted = Counted::kAll) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Waits until `deadline` where `delta` fits into the user's caps but for leases that are ending.
+  void AwaitRoomInCaps(const User& user, const Holdings& delta, TimePoint deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The bounds that every user has beside the caps.
   absl::Status CheckNumbers(const User& user, bool is_managed, std::size_t more_devices) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Predicate>
-  Holdings SumHoldings(Predicate owner_matches) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Holdings SumHoldings(Predicate owner_matches, Counted counted = Counted::kAll) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<LeaseKey> FindKey(const Caller& caller, const std::string& text) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AttachLocked(const Caller& caller, Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -255,8 +261,8 @@ class LeaseTable {
   /// The devices of a lease that is resized have these sizes from here on, in the journal too.
   void NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices);
   void EndResize(LeaseKey key);
-  /// Takes the lease out, once, if nothing keeps it; the devices are the caller's to remove, without the
-  /// lock.
+  /// The devices of a lease that no session can use any more, for Finish to remove without the lock: draining
+  /// sessions keep what they hold, and no more. Takes the lease out, once, if nothing keeps it.
   std::vector<LogicalId> TakeIfOver(LeaseKey key, std::optional<Lease>& taken)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);

@@ -35,7 +35,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
     LGPU_ASSIGN_OR_RETURN(attempt.plan, PlanDevices(request, broker_.Cards()));
   }
   std::vector<PlannedDevice> plan = attempt.plan;
-  LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, wanted, plan));
+  LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, wanted, plan, deadline));
   const LeaseKey key = announced.key;
   attempt.is_new = announced.is_new;
   if (announced.is_new) LGPU_RETURN_IF_ERROR(MakeDevices(key, plan, deadline, attempt));
@@ -106,11 +106,13 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
 }
 
 absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller, const Wanted& wanted,
-                                                           std::vector<PlannedDevice>& plan) {
+                                                           std::vector<PlannedDevice>& plan,
+                                                           TimePoint deadline) {
   const v1::CreateLeaseRequest& request = wanted.request;
   const User& user = wanted.owner;
   const bool is_managed = wanted.management.has_value();
   MutexLock lock(mutex_);
+  if (!is_managed) AwaitRoomInCaps(user, HoldingsOf(plan), deadline);
   if (!request.request_id().empty()) {
     const Lease* same = FindRequested(user.uid, is_managed, request.request_id());
     while (same != nullptr && !same->ready) {

@@ -7,16 +7,22 @@ namespace lgpu::daemon {
 
 void LeaseTable::SessionLost(SessionState& session) {
   session.NoteLoss();
-  MutexLock lock(mutex_);
-  if (!session.ended_by_itself()) ++lost_sessions_;
-  const auto found = leases_.find(session.lease());
-  if (found == leases_.end()) return;
-  Lease& lease = found->second;
-  lease.live.erase(session.id());
-  lease.draining.insert(session.id());
-  if (lease.live.empty() && !lease.lasting) lease.ending = true;
-  if (session.ended_by_itself()) return;  // SessionGone tells its end, as that of any program that closes
-  events_.Lost(lease, session, broker_.Held(session.id()));
+  std::optional<Lease> taken;
+  std::vector<LogicalId> devices;
+  {
+    MutexLock lock(mutex_);
+    if (!session.ended_by_itself()) ++lost_sessions_;
+    const auto found = leases_.find(session.lease());
+    if (found == leases_.end()) return;
+    Lease& lease = found->second;
+    lease.live.erase(session.id());
+    lease.draining.insert(session.id());
+    if (lease.live.empty() && !lease.lasting) lease.ending = true;
+    // SessionGone tells the end of one that ended by itself, as that of any program that closes.
+    if (!session.ended_by_itself()) events_.Lost(lease, session, broker_.Held(session.id()));
+    devices = TakeIfOver(found->first, taken);
+  }
+  Finish(taken, devices);
 }
 
 void LeaseTable::SessionGone(SessionState& session) {
@@ -40,21 +46,21 @@ void LeaseTable::SessionGone(SessionState& session) {
 std::vector<LogicalId> LeaseTable::TakeIfOver(LeaseKey key, std::optional<Lease>& taken) {
   const auto found = leases_.find(key);
   Lease& lease = found->second;
-  if (!lease.ready || !lease.ending || lease.taken || lease.resizing || !lease.live.empty() ||
-      !lease.draining.empty()) {
-    return {};
+  if (!lease.ready || !lease.ending || lease.taken || lease.resizing || !lease.live.empty()) return {};
+  if (lease.draining.empty()) {
+    // The lease stays in the table, hidden, until its devices are gone: calls that wait for its end look
+    // there.
+    lease.taken = true;
+    taken = lease;
   }
-  // The lease stays in the table, hidden, until its devices are gone: calls that wait for its end look there.
-  lease.taken = true;
-  taken = lease;
   std::vector<LogicalId> ids;
   for (const LeaseDevice& device : lease.devices) ids.push_back(device.id);
   return ids;
 }
 
 void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices) {
-  if (!lease) return;
   for (const LogicalId device : devices) broker_.RemoveDevice(device);
+  if (!lease) return;
   lease->placements->Close();
   const PlacementLog::Counts counts = lease->placements->counts();
   const bool is_forgotten = !lease->lasting || SaveLasting().ok();

@@ -25,15 +25,6 @@ bool BeginToAsk() {
 }
 void HasAsked() { asking.fetch_sub(1); }
 
-/// Threads that are asking get the lock; those that come later do not ask.
-void End() {
-  ended_by.store(std::this_thread::get_id());
-  ending.store(true);
-  PyThreadState* const state = PyEval_SaveThread();
-  while (asking.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  PyEval_RestoreThread(state);
-}
-
 /// Whether this thread holds the interpreter's lock. PyGILState_Check always says yes once the process has
 /// had a second interpreter. Every Python exports the function that is used here, under one of two names, but
 /// it is no part of the limited interface.
@@ -70,11 +61,16 @@ WithLock::~WithLock() {
   if (held_) PyGILState_Release(state_);
 }
 
-void BindEnd(nanobind::module_& module) {
-  // A forked child has this thread alone: the others that were asking are not there.
+void StopOtherThreads() {
+  ended_by.store(std::this_thread::get_id());
+  ending.store(true);
+  PyThreadState* const state = PyEval_SaveThread();
+  while (asking.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  PyEval_RestoreThread(state);
+}
+
+void ForgetOtherThreadsInChildren() {
   ::pthread_atfork(nullptr, nullptr, [] { asking.store(0); });
-  module.def("_end", &End, "Says that the interpreter ends; atexit calls it.");
-  nanobind::module_::import_("atexit").attr("register")(module.attr("_end"));
 }
 
 }  // namespace lgpu::python

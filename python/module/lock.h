@@ -49,8 +49,10 @@ class WithLock {
   PyGILState_STATE state_{};
 };
 
-/// Registers the interpreter's end with atexit.
-void BindEnd(nanobind::module_& module);
+/// The interpreter ends. Threads that are asking for its lock get it; those that come later do not ask.
+void StopOtherThreads();
+/// A forked child has one thread: the others that were asking are not there.
+void ForgetOtherThreadsInChildren();
 
 }  // namespace lgpu::python
 

@@ -4,7 +4,20 @@
 #include "python/module/bind.h"
 #include "python/module/errors.h"
 #include "python/module/lock.h"
+#include "python/module/py_context.h"
 #include "python/module/scopes.h"
+
+namespace lgpu::python {
+namespace {
+
+/// The other threads stop first, so that none of them finds its Context closed.
+void End() {
+  StopOtherThreads();
+  PyContext::RetireAll();
+}
+
+}  // namespace
+}  // namespace lgpu::python
 
 // The module is nanobind's, and PyInit__core lets it into the main interpreter alone.
 NB_MODULE(_core_of_nanobind, module) {
@@ -12,7 +25,9 @@ NB_MODULE(_core_of_nanobind, module) {
   // Arrays of other libraries and globals may outlive the module at the interpreter's end.
   nanobind::set_leak_warnings(false);
   lgpu::python::RegisterErrors();
-  lgpu::python::BindEnd(module);
+  lgpu::python::ForgetOtherThreadsInChildren();
+  module.def("_end", &lgpu::python::End, "Ends all Contexts; atexit calls it when the interpreter ends.");
+  nanobind::module_::import_("atexit").attr("register")(module.attr("_end"));
   nanobind::class_<lgpu::Tensor> tensor(
       module, "Tensor",
       "A Tensor is an immutable array on one device: the CPU or a logical GPU. Its memory goes back with the "

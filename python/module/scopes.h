@@ -13,27 +13,10 @@
 #include "lgpu/device_scope.h"
 #include "python/module/interrupts.h"
 #include "python/module/lock.h"
+#include "python/module/py_context.h"
 #include "python/module/sinks.h"
 
 namespace lgpu::python {
-
-/// A PyContext is a Context that Python owns. Its end waits without the interpreter's lock: threads inside of
-/// it may need that lock to get out.
-class PyContext {
- public:
-  explicit PyContext(Context context) : context_(std::make_shared<Context>(std::move(context))) {}
-  ~PyContext() { LetGo(std::move(context_)); }
-  /// The Context goes; calls find a closed one, also those of other threads that are under way.
-  void Retire() {
-    LetGo(std::shared_ptr<void>(nullptr, [context = context_](void*) { context->Retire(); }));
-  }
-  PyContext(const PyContext&) = delete;
-  PyContext& operator=(const PyContext&) = delete;
-  Context& get() { return *context_; }
-
- private:
-  std::shared_ptr<Context> context_;
-};
 
 /// A Scope is one `with context.device(...)`, and the scopes around it. The innermost one is in a context
 /// variable of Python's, so each thread and each task has its own.

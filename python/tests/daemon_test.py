@@ -115,6 +115,14 @@ class DaemonTest(unittest.TestCase):
                 self.daemon.kill()
                 raise ValueError("of the body")
 
+    def test_a_program_ends_in_peace_when_its_daemon_is_gone(self):
+        code = ("import lgpu, os, signal, sys\nctx = lgpu.Context(memory_limit='32MiB', endpoint=sys.argv[1])\n"
+                "other = lgpu.Context(memory_limit='32MiB', endpoint=sys.argv[1])\n"
+                "tensor = ctx.constant([1.0, 2.0])\nos.kill(int(sys.argv[2]), signal.SIGKILL)\nprint('ends')")
+        done = subprocess.run([sys.executable, "-c", code, self.runtime, str(self.daemon.process.pid)], capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "ends\n", ""))
+
     def test_a_daemon_that_dies_is_a_connection_error_and_one_that_comes_back_is_not(self):
         ctx = self.lgpu.Context(memory_limit="128MiB", endpoint=self.runtime, allocation_timeout=0.2)
         tensor = ctx.constant([1.0, 2.0])

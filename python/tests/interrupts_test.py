@@ -107,7 +107,7 @@ class InterruptsTest(unittest.TestCase):
     def waiting_requests(self):
         done = subprocess.run(["lgpu", "ls", "--json"], capture_output=True, text=True, check=True,
                               env={**os.environ, "LGPU_ENDPOINT": self.runtime})
-        return sum(card["waiting_requests"] for card in json.loads(done.stdout)["gpus"])
+        return sum(card["waiting_requests"] for card in json.loads(done.stdout)["cards"])
 
     def await_waiter(self):
         while self.waiting_requests() == 0:

@@ -134,6 +134,35 @@ class LifeTest(unittest.TestCase):
             """)
         self.assertEqual((code, out, errors), (0, "[1.0, 2.0]\n", ""))
 
+    def test_the_end_of_the_interpreter_gives_every_lease_back(self):
+        code, out, errors = run("""
+            import lgpu, sys
+            config = lgpu.Config(strict=True, log_sink=lambda line: config)  # a cycle that no collector sees
+            for gpu in config.list_physical_devices("GPU"):
+                config.set_logical_device_configuration(gpu, [lgpu.LogicalDeviceConfiguration("64MiB")])
+            sys.kept = [lgpu.Context(config=config), lgpu.Context(devices=[lgpu.Device("64MiB", mode="preallocate")])]
+            sys.kept += [ctx.fill([1 << 20], 1.0) for ctx in sys.kept]
+            """)
+        self.assertEqual((code, out, errors), (0, "", ""))
+        self.assertEqual([gpu.free for gpu in lgpu.Config().list_physical_devices("GPU")], [1024 * MIB] * 2)
+
+    def test_a_thread_that_stays_in_an_op_does_not_keep_the_interpreter(self):
+        code, out, errors = run("""
+            import lgpu, sys, threading
+            inside, armed = threading.Event(), False
+            def sink(line):
+                if armed:
+                    inside.set()
+                    threading.Event().wait()
+            ctx = lgpu.Context(memory_limit="16MiB", log_device_placement=True, log_sink=sink)
+            tensor = ctx.constant([1.0])
+            armed = True
+            threading.Thread(target=lambda: tensor + tensor, daemon=True).start()
+            inside.wait()
+            print("ends")
+            """)
+        self.assertEqual((code, out, errors), (0, "ends\n", ""))
+
     def test_a_sink_that_fails_fails_no_op(self):
         code, out, errors = run("""
             import lgpu

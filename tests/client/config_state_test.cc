@@ -308,15 +308,13 @@ TEST(ConfigStateTest, RandomCallsAgreeWithTheRulesSaidOtherwise) {
   EXPECT_GT(refused, 2000);
 }
 
+PhysicalDeviceInfo CardWith(const char* uuid, Bytes free, Bytes coming_back = {}) {
+  return {.name = {}, .device_type = "GPU", .card_uuid = uuid, .free = free, .coming_back = coming_back};
+}
+
 TEST(ConfigStateTest, AStrictPlanOnACardWithoutFreeMemoryIsRefused) {
   ConfigState state(ConfigMode::kStrict, Machine(2));
-  const auto set_free = [&state](Bytes free) {
-    std::vector<PhysicalDeviceInfo> now = Machine(2);
-    now.back().free = free;
-    std::swap(now[1], now[2]);  // the order is another one by now
-    state.SetFree(now);
-  };
-  set_free(Bytes());
+  state.SetFree({CardWith("GPU-1", Bytes())});
   std::vector<std::string> notes;
   const absl::StatusOr<ConfigState::Plan> plan = state.MakePlan({}, notes);
   ASSERT_EQ(plan.status(), absl::OkStatus());
@@ -324,10 +322,25 @@ TEST(ConfigStateTest, AStrictPlanOnACardWithoutFreeMemoryIsRefused) {
   const absl::Status refused = state.CheckPlan(*plan);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
   EXPECT_NE(refused.message().find("GPU:1 would have a memory limit of 0"), std::string::npos) << refused;
-  set_free(1000_MiB);
+  state.SetFree({CardWith("GPU-1", 1000_MiB)});
   const absl::StatusOr<ConfigState::Plan> free = state.MakePlan({}, notes);
   ASSERT_EQ(free.status(), absl::OkStatus());
   EXPECT_EQ(state.CheckPlan(*free), absl::OkStatus());
+}
+
+TEST(ConfigStateTest, AStrictPlanIsEarlyWhileFreeMemoryThatItCountsOnComesBack) {
+  std::vector<std::string> notes;
+  for (const ConfigMode mode : {ConfigMode::kStrict, ConfigMode::kNative}) {
+    ConfigState state(mode, Machine(2));
+    EXPECT_FALSE(state.IsEarly(*state.MakePlan({}, notes)));
+    state.SetFree({CardWith("GPU-1", 100_MiB, 900_MiB)});
+    EXPECT_EQ(state.IsEarly(*state.MakePlan({}, notes)), mode == ConfigMode::kStrict);
+    ASSERT_EQ(state.SetLogical("GPU:1", {{.memory_limit = 512_MiB}}), absl::OkStatus());
+    EXPECT_FALSE(state.IsEarly(*state.MakePlan({}, notes))) << "lgpud waits with a limit that was said";
+    state.SetFree({CardWith("GPU-0", 100_MiB, 900_MiB)});
+    ASSERT_EQ(state.SetVisible({"GPU:1"}, "GPU"), absl::OkStatus());
+    EXPECT_FALSE(state.IsEarly(*state.MakePlan({}, notes))) << "no plan has the card";
+  }
 }
 
 TEST(ConfigStateTest, ANativePlanSaysWhetherThereIsALimit) {

@@ -91,12 +91,16 @@ class DaemonParts {
 
   /// A lease with one growing device of 32 MiB, attached to the session if there is one, else lasting.
   absl::StatusOr<v1::Lease> CreateLease(const Caller& caller, const std::string& name) {
+    return CreateLease(caller, name, 32_MiB, v1::LogicalDeviceSpec::MODE_GROWTH);
+  }
+  absl::StatusOr<v1::Lease> CreateLease(const Caller& caller, const std::string& name, Bytes limit,
+                                        v1::LogicalDeviceSpec::Mode mode) {
     v1::CreateLeaseRequest request;
     request.set_name(name);
     request.set_lasting(caller.session == nullptr);
     v1::LogicalDeviceSpec& device = *request.add_devices();
-    device.set_memory_limit_bytes((32_MiB).count());
-    device.set_mode(v1::LogicalDeviceSpec::MODE_GROWTH);
+    device.set_memory_limit_bytes(limit.count());
+    device.set_mode(mode);
     return leases_->Create(caller, request, Soon());
   }
 

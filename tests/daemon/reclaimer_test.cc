@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -137,6 +138,70 @@ TEST_F(ReclaimerTest, AnUnwatchedSessionIsNotWoken) {
   child_.Kill();
   pollfd woken{.fd = static_cast<const PollWaker&>(*session->waker()).fd(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(::poll(&woken, 1, 100), 0);
+}
+
+TEST_F(ReclaimerTest, ALostProgramsPreallocatedMemoryIsFreeButForWhatItHolds) {
+  Start(std::chrono::hours(1));
+  const std::shared_ptr<SessionState> session = parts_.AddSession(kUid, child_.Hold());
+  const absl::StatusOr<v1::Lease> lease = parts_.CreateLease({.uid = kUid, .session = session}, "strict",
+                                                             48_MiB, v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+  ASSERT_EQ(lease.status(), absl::OkStatus());
+  ASSERT_EQ(parts_.Grow(*session, *lease, 8_MiB), absl::OkStatus());
+  Lose(session);
+  EXPECT_EQ(parts_.FreeOfCard(), DaemonParts::kCard - 8_MiB) << "the process lives";
+  absl::StatusOr<v1::Lease> next;
+  std::thread creating([&] {
+    next = parts_.CreateLease({.uid = kUid}, "next", DaemonParts::kCard,
+                              v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+  });
+  EXPECT_TRUE(Eventually([&] { return parts_.broker().Cards()[0].queue.size() == 1; }));
+  child_.Kill();
+  creating.join();
+  EXPECT_EQ(next.status(), absl::OkStatus());
+  EXPECT_TRUE(Eventually([&] { return parts_.sessions().size() == 0; }));
+  EXPECT_EQ(parts_.leases().end_counts().by_exit, 1u);
+}
+
+TEST_F(ReclaimerTest, ALeaseWaitsForACapThatALostProgramFills) {
+  Start(std::chrono::hours(1));
+  LeasePolicy policy;
+  policy.user_caps = {{.name = "*", .guarantee = 48_MiB, .key = "caps.users.\"*\""}};
+  parts_.leases().SetPolicy(policy);
+  const std::shared_ptr<SessionState> session = parts_.AddSession(kUid, child_.Hold());
+  const auto create = [&](const Caller& caller, const std::string& name, Bytes limit) {
+    return parts_.CreateLease(caller, name, limit, v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+  };
+  const absl::StatusOr<v1::Lease> lease = create({.uid = kUid, .session = session}, "strict", 48_MiB);
+  ASSERT_EQ(lease.status(), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(create({.uid = kUid}, "both", 2_MiB).status())) << "no lease ends";
+  ASSERT_EQ(parts_.Grow(*session, *lease, 8_MiB), absl::OkStatus());
+  Lose(session);
+  EXPECT_TRUE(absl::IsResourceExhausted(create({.uid = kUid}, "more", 50_MiB).status())) << "it never fits";
+  std::atomic<bool> asked = false;
+  std::thread killing([&] {
+    EXPECT_TRUE(Eventually([&] { return asked.load(); }));
+    child_.Kill();
+  });
+  asked = true;
+  EXPECT_EQ(create({.uid = kUid}, "next", 48_MiB).status(), absl::OkStatus());
+  killing.join();
+}
+
+TEST_F(ReclaimerTest, AnotherProgramsLeaseKeepsItsPreallocatedMemory) {
+  Start(std::chrono::hours(1));
+  const std::shared_ptr<SessionState> session = parts_.AddSession(kUid, child_.Hold());
+  IdleChild other;
+  const std::shared_ptr<SessionState> stays = parts_.AddSession(kUid, other.Hold(), 2);
+  const absl::StatusOr<v1::Lease> lease = parts_.CreateLease({.uid = kUid, .session = session}, "strict",
+                                                             48_MiB, v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+  ASSERT_EQ(lease.status(), absl::OkStatus());
+  ASSERT_EQ(parts_.leases().Attach({.uid = kUid, .session = stays}, "strict").status(), absl::OkStatus());
+  ASSERT_EQ(parts_.Grow(*session, *lease, 8_MiB), absl::OkStatus());
+  Lose(session);
+  EXPECT_EQ(parts_.FreeOfCard(), DaemonParts::kCard - 48_MiB);
+  child_.Kill();
+  EXPECT_TRUE(Eventually([&] { return parts_.sessions().size() == 1; }));
+  EXPECT_EQ(parts_.Grow(*stays, *lease, 48_MiB), absl::OkStatus());
 }
 
 TEST_F(ReclaimerTest, AnAbsentSessionEndsWithItsProcess) {

@@ -248,7 +248,7 @@ class BrokerModel {
       coming += std::min(surplus, model_.In(logical, State::kLeaving));
       most += std::min(surplus, held - kept);
     }
-    return need <= free || (request.patient ? need <= free + most : !coming.is_zero());
+    return need <= free + (request.patient ? most : coming);
   }
 
   bool MoveTurnOn(int card) {

@@ -203,14 +203,11 @@ class Runner : BrokerRunner {
     for (const SessionEntry& session : sessions_) {
       ReturnChunks(session.id, id, PiecesOf(session.id, id, State::kGranted));
     }
-    if (std::any_of(model_.pieces.begin(), model_.pieces.end(), [&](const LedgerModel::Piece& piece) {
-          return piece.device == id && piece.state == State::kLeaving && !piece.asked;
-        })) {
-      return;  // a session that is lost holds it
-    }
+    // Sessions that are lost may hold memory of it still.
     slot.reset();
     broker_->RemoveDevice(id);
     model_.devices.at(id).removed = true;
+    model_.devices.at(id).guarantee = Bytes();
     const bool spare = !model_.In(id, State::kSpare).is_zero();
     for (LedgerModel::Piece& piece : model_.pieces) {
       if (piece.device != id || piece.state != State::kSpare) continue;

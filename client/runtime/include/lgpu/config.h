@@ -43,6 +43,7 @@ struct PhysicalDeviceInfo {
   std::string pci_bus_id = {};
   Bytes total = {};
   std::optional<Bytes> free = {};  // when the Config was made
+  Bytes coming_back = {};          // on its way back to lgpud then: held still, and soon free
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;  // 0: not known
