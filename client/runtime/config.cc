@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
-#include <thread>
 
 #include "allocator/device/simulated/simulated_backend.h"
+#include "base/interrupt.h"
 #include "client/runtime/config_impl.h"
 #include "client/runtime/context_maker.h"
 #include "client/runtime/device_choice.h"
@@ -153,7 +153,7 @@ absl::StatusOr<ConfigState::Plan> Config::Impl::MakePlanOfNow() {
     notes.clear();  // they were said when the Config was made
     LGPU_ASSIGN_OR_RETURN(ConfigState::Plan plan, MakePlan(notes));
     if (state.IsEarly(plan) && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(kLookEvery);
+      if (!Interrupt::SleepUntil(std::chrono::steady_clock::now() + kLookEvery)) return Interrupt::Error();
       continue;
     }
     LGPU_RETURN_IF_ERROR(state.CheckPlan(plan));
