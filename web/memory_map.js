@@ -55,7 +55,7 @@ export class MemoryMap {
     this.#canvas.dataset.blocks = map.live_blocks;
     this.#canvas.dataset.used = map.used_bytes;
     const entries = map.ops.slice(0, 12).map((op) => this.#entry(op.name || "unnamed", op.bytes, looks.of(op.name)));
-    entries.push(this.#entry("not used", map.granted_bytes - map.used_bytes, null));
+    entries.push(this.#entry("not used", Math.max(0, map.granted_bytes - map.used_bytes), null));
     this.#legend.replaceChildren(...entries);
     this.#draw();
   }

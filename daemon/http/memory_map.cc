@@ -38,16 +38,15 @@ json MapOf(const DeviceBlocks& device) {
     place_of[op] = static_cast<int>(ops.size());
     ops.push_back({{"name", device.ops[op]}, {"bytes", map.op_bytes[op]}});
   }
-  std::uint64_t used = 0;
   json cells = json::array();
   for (const ToldCell& cell : map.cells) {
-    used += cell.used;
     const double part = static_cast<double>(cell.used) / static_cast<double>(map.cell_bytes);
     cells.push_back({place_of[cell.op], part, cell.blocks, cell.gaps});
   }
   MemoryStats stats;
-  stats.held = Bytes(map.held_bytes);
-  stats.used = Bytes(used);
+  stats.held = Bytes(device.region.held_bytes());
+  stats.used = Bytes(device.region.used_bytes());
+  stats.workspace = Bytes(device.region.workspace_bytes());
   stats.largest_free_block = std::min(Bytes(device.region.largest_free_block_bytes()), stats.slack());
   return {{"schema", "lgpu.map/v1"},
           {"gpu", device.card_index},
@@ -56,8 +55,8 @@ json MapOf(const DeviceBlocks& device) {
           {"cells", std::move(cells)},
           {"ops", std::move(ops)},
           {"live_blocks", LiveBlocksOf(map)},
-          {"used_bytes", used},
-          {"granted_bytes", map.held_bytes},
+          {"used_bytes", stats.used.count()},
+          {"granted_bytes", stats.held.count()},
           {"largest_free_block_bytes", stats.largest_free_block.count()},
           {"fragmentation", stats.Fragmentation()}};
 }
