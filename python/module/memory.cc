@@ -49,7 +49,7 @@ std::uintptr_t Allocate(const PyMemory& self, std::uint64_t bytes, std::uintptr_
     try {
       WaitingOn(self, [&](const LogicalMemory& memory) {
         block = memory.Allocate(Bytes(bytes), options);
-        return absl::OkStatus();
+        return block.ok();
       });
     } catch (nb::python_error&) {
       if (block.ok()) Free(self, block->address, options.stream).IgnoreError();
