@@ -85,8 +85,8 @@ class InLeaseTest(unittest.TestCase):
             """
         with lgpu.Context(memory_limit="128MiB") as ctx:
             out, _ = run(code, ctx.lease)
-        self.assertIn("asks for 192MiB of a GPU of its lease", out)
-        self.assertIn("has 128MiB", out)
+        self.assertIn("asks for 192.00MiB of a GPU of its lease", out)
+        self.assertIn("has 128.00MiB", out)
 
     def test_limits_move_while_it_runs(self):
         code = """
