@@ -151,7 +151,7 @@ TEST_F(ReclaimerTest, ALostProgramsPreallocatedMemoryIsFreeButForWhatItHolds) {
   EXPECT_EQ(parts_.FreeOfCard(), DaemonParts::kCard - 8_MiB) << "the process lives";
   absl::StatusOr<v1::Lease> next;
   std::thread creating([&] {
-    next = parts_.CreateLease({.uid = kUid}, "next", DaemonParts::kCard,
+    next = parts_.CreateLease({.uid = kUid, .session = nullptr}, "next", DaemonParts::kCard,
                               v1::LogicalDeviceSpec::MODE_PREALLOCATE);
   });
   EXPECT_TRUE(Eventually([&] { return parts_.broker().Cards()[0].queue.size() == 1; }));
@@ -173,17 +173,19 @@ TEST_F(ReclaimerTest, ALeaseWaitsForACapThatALostProgramFills) {
   };
   const absl::StatusOr<v1::Lease> lease = create({.uid = kUid, .session = session}, "strict", 48_MiB);
   ASSERT_EQ(lease.status(), absl::OkStatus());
-  EXPECT_TRUE(absl::IsResourceExhausted(create({.uid = kUid}, "both", 2_MiB).status())) << "no lease ends";
+  EXPECT_TRUE(absl::IsResourceExhausted(create({.uid = kUid, .session = nullptr}, "both", 2_MiB).status()))
+      << "no lease ends";
   ASSERT_EQ(parts_.Grow(*session, *lease, 8_MiB), absl::OkStatus());
   Lose(session);
-  EXPECT_TRUE(absl::IsResourceExhausted(create({.uid = kUid}, "more", 50_MiB).status())) << "it never fits";
+  EXPECT_TRUE(absl::IsInvalidArgument(create({.uid = kUid, .session = nullptr}, "more", 50_MiB).status()))
+      << "it never fits";
   std::atomic<bool> asked = false;
   std::thread killing([&] {
     EXPECT_TRUE(Eventually([&] { return asked.load(); }));
     child_.Kill();
   });
   asked = true;
-  EXPECT_EQ(create({.uid = kUid}, "next", 48_MiB).status(), absl::OkStatus());
+  EXPECT_EQ(create({.uid = kUid, .session = nullptr}, "next", 48_MiB).status(), absl::OkStatus());
   killing.join();
 }
 
