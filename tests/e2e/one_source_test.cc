@@ -413,8 +413,8 @@ TEST_F(OneSourceTest, EachWordMeansTheSameInEveryViewAtOneInstant) {
                                   " | promised ", Size(card["promised_bytes"]), " | free ",
                                   CutSize(card["free_bytes"]), " | foreign ", Size(card["foreign_bytes"]))));
   EXPECT_THAT(inspect, HasSubstr(absl::StrCat("granted ", Size(session["held_bytes"]))));
-  for (const std::string* text : {&ls, &top, &shown.metrics, &refused}) {
-    EXPECT_THAT(*text, Not(HasSubstr("ragm"))) << "fragmentation is shown beside blocks only";
+  for (const std::string& text : {ls, top, shown.metrics, refused}) {
+    EXPECT_THAT(text, Not(HasSubstr("ragm"))) << "fragmentation is shown beside blocks only";
   }
   EXPECT_THAT(refused, AllOf(HasSubstr("RESOURCE_EXHAUSTED"), Not(HasSubstr("free "))));
   ASSERT_TRUE(control_->RemoveLease("promised").ok());
