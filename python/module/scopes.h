@@ -62,7 +62,7 @@ auto Waiting(Call&& call) {
     const OutermostCall outermost;
     auto made = std::forward<Call>(call)();
     if (interruptible.is_interrupted()) {
-      const auto dropped = std::move(made);  // without the lock: it may be a Context
+      [[maybe_unused]] const auto dropped = std::move(made);  // without the lock: it may be a Context
     }
     return made;
   }();
