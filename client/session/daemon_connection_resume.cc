@@ -92,8 +92,8 @@ absl::Status DaemonConnection::AwaitDaemon(TimePoint deadline) {
   const bool may_wait = thread_ == nullptr || std::this_thread::get_id() != thread_->get_id();
   MutexLock lock(mutex_);
   while (may_wait && IsAway() && !closed_ && !stopping_ && Clock::now() < deadline) {
-    if (!Interrupt::WaitUntil(changed_, mutex_, deadline) && Interrupt::HasHappened())
-      return Interrupt::Error();
+    Interrupt::WaitUntil(changed_, mutex_, deadline);
+    if (Interrupt::HasHappened()) return Interrupt::Error();
   }
   return closed_ ? ClosedError() : status_;
 }

@@ -49,8 +49,9 @@ absl::StatusOr<std::vector<LeasedDevice>> UsableDevices(const wire::Lease& grant
   std::vector<std::string> shown;
   for (const int card : visible) shown.push_back(uuids[static_cast<std::size_t>(card)]);
   std::vector<LeasedDevice> usable;
-  for (const int index : DevicesOnCards(granted, shown))
+  for (const int index : DevicesOnCards(granted, shown)) {
     usable.push_back(all[static_cast<std::size_t>(index)]);
+  }
   // A lease on simulated cards leaves the variable to the driver.
   if (!usable.front().card.simulated) SetVisibleDevices(shown);
   return usable;

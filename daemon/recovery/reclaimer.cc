@@ -250,7 +250,9 @@ void Reclaimer::Run() {
     Finish(draining, /*were_absent=*/false, ends);
     Finish(draining, /*were_absent=*/true, ends);
     if (ends) return;
-    if (!FindUnmapped(draining)) WaitForWork(draining, !confirmed);
+    // The last grace may have ended between the two looks at it, and nobody wakes this thread again.
+    const bool has_work = FindUnmapped(draining) || (stopping && draining.empty());
+    if (!has_work) WaitForWork(draining, !confirmed);
   }
 }
 

@@ -28,9 +28,7 @@ bool IsMainThread() {
 }  // namespace
 
 InterruptibleCall::InterruptibleCall() {
-  if (IsMainThread()) {
-    scope_.emplace([this] { return RunHandlers(); });
-  }
+  if (IsMainThread()) scope_.emplace([this] { return RunHandlers(); });
 }
 
 // Handlers, and finalizers that run beside them, find the thread as a sink does: inside of a call that waits.
