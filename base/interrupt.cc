@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/this_thread.h"
+
 namespace lgpu {
 namespace {
 
@@ -37,7 +39,11 @@ bool Interrupt::IsTimeToAsk() {
 bool Interrupt::Happened() {
   if (IsTimeToAsk()) {
     InterruptScope* const scope = innermost;
-    scope->interrupted_ = scope->is_interrupted_();
+    // The function may call lgpu. A wait in there asks nothing, and the end of a Context does not wait there
+    // for the call that this thread is in.
+    scope->next_question_ = TimePoint::max();
+    const ThisThread::SinkCall inside;
+    if (scope->is_interrupted_()) scope->interrupted_ = true;
     scope->next_question_ = Clock::now() + kSlice;
   }
   return HasHappened();

@@ -136,7 +136,8 @@ class RmCommand final : public Command {
     const std::string names = absl::StrJoin(
         targets, ", ", [](std::string* out, const Target& target) { *out += Printable(target.name); });
     std::cerr << "Remove " << targets.size() << (targets.size() == 1 ? " lease: " : " leases: ") << names
-              << "? " << (kill_ ? "Their programs are ended." : "Their programs lose their memory rights.")
+              << "? "
+              << (kill_ ? "Their programs are ended." : "Programs that run in them lose their GPU memory.")
               << " [y/N] " << std::flush;
     std::string answer;
     std::getline(std::cin, answer);

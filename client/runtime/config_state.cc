@@ -319,7 +319,8 @@ bool ConfigState::IsEarly(const Plan& plan) const {
   return strict() && std::any_of(plan.gpus.begin(), plan.gpus.end(), [this](const Plan::Gpu& gpu) {
            const auto parts = logical_.find(gpu.device);
            const bool is_split = parts != logical_.end() && !parts->second.empty();
-           return !is_split && !devices_[gpu.device].coming_back.is_zero();
+           const PhysicalDeviceInfo& device = devices_[gpu.device];
+           return !is_split && !device.coming_back.is_zero() && device.free.value_or(Bytes()) < device.total;
          });
 }
 

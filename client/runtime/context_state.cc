@@ -240,7 +240,8 @@ absl::Status ContextState::Close() {
   if (IsForked()) return ForkedError();
   if (PlacementRecorder::IsInSink()) {
     return absl::FailedPreconditionError(
-        "a log_sink runs within an op, which the end of a Context waits for, so it cannot close one; let the "
+        "a log_sink runs within an op, and an InterruptScope's function within a call, which the end of a "
+        "Context waits for, so it cannot close one; let the "
         "Context go, which then ends after the op, or close it after the op");
   }
   const MutexLock lock(close_mutex_);

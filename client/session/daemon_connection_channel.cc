@@ -199,9 +199,10 @@ void DaemonConnection::ForgetRequest(std::uint64_t request) {
 }
 
 void DaemonConnection::Withdraw(std::uint64_t grow) {
+  const std::uint64_t generation = generation_.load();  // first: the version may be that of a later daemon
   if (version_ < ClientChannel::kWithdrawVersion) return;
   const wire::Frame frame{.body = wire::Withdraw{.request_id = grow}};
-  (void)Send(frame, generation_.load(), Clock::now());
+  (void)Send(frame, generation, Clock::now());
 }
 
 void DaemonConnection::StartWaiting() {

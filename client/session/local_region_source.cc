@@ -39,10 +39,12 @@ class LocalRegionSource::Wakes final : public Waker {
     MutexLock lock(mutex_);
     return count_;
   }
-  /// Returns when the count is not `seen` any more, at the deadline, or when the thread is interrupted.
+  /// Returns when the count is not `seen` any more, at the deadline, or when the thread is interrupted now.
   void WaitWhile(std::uint64_t seen, Clock::time_point deadline) const {
+    const bool was_interrupted = Interrupt::HasHappened();
     MutexLock lock(mutex_);
-    while (count_ == seen && Interrupt::WaitUntil(changed_, mutex_, deadline)) {
+    while (count_ == seen && (was_interrupted ? changed_.WaitUntil(mutex_, deadline)
+                                              : Interrupt::WaitUntil(changed_, mutex_, deadline))) {
     }
   }
 

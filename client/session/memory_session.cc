@@ -54,7 +54,8 @@ void MemorySession::AnswerTrims() {
     bool pending = false;
     Bytes left = order.bytes;
     for (std::size_t i = 0; i < memories_.size() && !left.is_zero(); ++i) {
-      if (lease_->devices()[i].id != order.device) continue;
+      // Preallocated memory that a pool does not need stays with its device.
+      if (lease_->devices()[i].id != order.device || lease_->devices()[i].preallocated) continue;
       // An error is the device's, and its next user is told.
       const absl::StatusOr<Pool::Trimmed> trimmed = memories_[i]->TrimFor(left);
       if (!trimmed.ok()) continue;

@@ -18,9 +18,9 @@ Bytes PartLimit::held() const {
   return held_;
 }
 
-Bytes PartLimit::Take(Bytes at_least, Bytes wanted, Bytes whole) {
+Bytes PartLimit::Take(Bytes at_least, Bytes wanted, Bytes whole, Bytes page) {
   MutexLock lock(mutex_);
-  const Bytes limit = limit_ ? std::min(*limit_, whole) : whole;
+  const Bytes limit = RoundUp(limit_ ? std::min(*limit_, whole) : whole, page);
   const Bytes room = SaturatingSub(limit, held_);
   if (at_least > room) return Bytes();
   const Bytes taken = std::clamp(wanted, at_least, room);
@@ -36,9 +36,9 @@ void PartLimit::Settle(Bytes taken, Bytes granted) {
 absl::Status PartLimit::Set(std::optional<Bytes> limit) {
   MutexLock lock(mutex_);
   if (limit && *limit < held_) {
-    return absl::FailedPreconditionError(
-        "it holds " + FormatBytes(held_) + ", and a memory_limit of " + FormatBytes(*limit) +
-        " is less\n  try: free tensors, and Trim, before the limit is lowered");
+    return absl::FailedPreconditionError("a memory_limit of " + FormatBytes(*limit) +
+                                         " is less than the GPU holds, " + FormatBytes(held_) +
+                                         "\n  try: free tensors, and Trim, before the limit is lowered");
   }
   limit_ = limit;
   return absl::OkStatus();
@@ -86,8 +86,8 @@ std::vector<Chunk> PartSource::TakeSpare(Bytes bytes) {
 absl::StatusOr<std::vector<Chunk>> PartSource::Grow(const GrowRequest& request) {
   // Taken before the whole is asked, so that another thread's request does not take the same room.
   GrowRequest asked = request;
-  asked.wanted =
-      options_.limit->Take(request.at_least, RoundDown(request.wanted, granularity()), whole_->limit());
+  asked.wanted = options_.limit->Take(request.at_least, RoundDown(request.wanted, granularity()),
+                                      whole_->limit(), granularity());
   if (asked.wanted.is_zero()) return OverLimit(request.at_least);
   absl::StatusOr<std::vector<Chunk>> granted = std::vector<Chunk>();
   bool is_spare = false;
@@ -165,7 +165,7 @@ absl::Status PartSource::Return(std::span<const ChunkId> chunks) {
 }
 
 absl::Status PartSource::SetAside(std::chrono::nanoseconds timeout) {
-  const Bytes all = RoundDown(limit(), granularity());
+  const Bytes all = RoundUp(limit(), granularity());
   if (all.is_zero()) return absl::OkStatus();
   LGPU_ASSIGN_OR_RETURN(std::vector<Chunk> granted,
                         whole_->Grow({.at_least = all, .wanted = all, .timeout = timeout}));

@@ -29,8 +29,9 @@ class PartLimit {
   /// The limit, where that of the whole is `whole`.
   Bytes Of(Bytes whole) const;
   Bytes held() const;
-  /// Takes between `at_least` and `wanted`. Zero, and nothing changes: so much is not left.
-  Bytes Take(Bytes at_least, Bytes wanted, Bytes whole);
+  /// Takes between `at_least` and `wanted` of the limit, rounded up to `page`: a pool maps whole chunks.
+  /// Zero, and nothing changes: so much is not left.
+  Bytes Take(Bytes at_least, Bytes wanted, Bytes whole, Bytes page);
   /// Of `taken` bytes that were taken, `granted` came.
   void Settle(Bytes taken, Bytes granted);
   /// FAILED_PRECONDITION, and nothing changes: more than that is taken.

@@ -14,7 +14,7 @@ std::string NameOf(std::size_t i) { return "/device:GPU:" + std::to_string(i); }
 }  // namespace
 
 SplitLease::SplitLease(std::unique_ptr<Lease> whole, std::vector<Part> parts)
-    : whole_(std::move(whole)), parts_(std::move(parts)) {}
+    : whole_(std::move(whole)), parts_(std::move(parts)), wholes_(whole_->devices().size()) {}
 
 // The sources give their chunks back before the lease goes.
 SplitLease::~SplitLease() {
@@ -35,6 +35,9 @@ absl::StatusOr<std::unique_ptr<Lease>> SplitLease::Open(std::unique_ptr<Lease> w
 
 absl::Status SplitLease::CheckParts(int of) const {
   const LeasedDevice& device = whole_->devices()[static_cast<std::size_t>(of)];
+  const std::shared_ptr<RegionSource> source = wholes_[static_cast<std::size_t>(of)].lock();
+  const Bytes limit = source != nullptr ? source->limit() : device.memory_limit;
+  const Bytes page = device.card.granularity;
   Bytes sum;
   std::size_t count = 0;
   bool has_whole = false;
@@ -42,16 +45,16 @@ absl::Status SplitLease::CheckParts(int of) const {
     if (part.of != of) continue;
     ++count;
     has_whole = has_whole || !part.limit;
-    sum = SaturatingAdd(sum, part.limit.value_or(Bytes()));
+    sum = SaturatingAdd(sum, RoundUp(part.limit.value_or(Bytes()), page));
   }
-  const std::string where = "device " + std::to_string(device.lease_index) + " of lease " + name() + " has " +
-                            FormatBytes(device.memory_limit);
+  const std::string where =
+      "device " + std::to_string(device.lease_index) + " of lease " + name() + " has " + FormatBytes(limit);
   if (has_whole && count > 1) {
     return absl::InvalidArgumentError(
         "this program splits a GPU of its lease, and one part has no memory_limit; " + where +
         "\n  try: a memory_limit for each part");
   }
-  if (sum <= device.memory_limit) return absl::OkStatus();
+  if (sum <= RoundUp(limit, page)) return absl::OkStatus();
   return absl::InvalidArgumentError("this program asks for " + FormatBytes(sum) + " of a GPU of its lease; " +
                                     where +
                                     "\n  try: smaller limits, or a larger lease: lgpu resize, lgpu run -m");
@@ -74,6 +77,7 @@ absl::Status SplitLease::MakeSources(std::chrono::nanoseconds timeout) {
     }
     if (mine.empty()) continue;
     const std::shared_ptr<RegionSource> source = whole_->TakeSource(static_cast<int>(of));
+    wholes_[of] = source;
     const double half = static_cast<double>(source->reserved().count()) / 2;
     Bytes offset;
     for (const std::size_t i : mine) {
@@ -111,9 +115,8 @@ absl::Status SplitLease::Resize(int i, Bytes limit, std::optional<Bytes> guarant
   const auto index = static_cast<std::size_t>(i);
   MutexLock lock(mutex_);
   if (parts_.at(index).preallocate) {
-    return absl::FailedPreconditionError(NameOf(index) +
-                                         " has the memory of its limit set aside inside lease " + name() +
-                                         ", and keeps it\n  try: memory growth for this GPU");
+    return absl::FailedPreconditionError(NameOf(index) + " is preallocated inside lease " + name() +
+                                         ", so its limit cannot change\n  try: memory growth for this GPU");
   }
   const std::optional<Bytes> before = parts_[index].limit;
   parts_[index].limit = limit == kWholeCard ? std::nullopt : std::optional(limit);
@@ -133,7 +136,7 @@ absl::Status SplitLease::Close() {
 
 absl::Status SplitLease::NoGuarantee() {
   return absl::InvalidArgumentError(
-      "a GPU that this program splits off its lease has no guarantee of its own; the lease has one\n"
+      "a GPU that this program splits off its lease cannot have a guarantee of its own; only the lease can\n"
       "  try: lgpu run --guarantee, or no guarantee for this GPU");
 }
 

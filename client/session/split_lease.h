@@ -71,6 +71,7 @@ class SplitLease final : public Lease {
   std::vector<LeasedDevice> devices_;  // constant after Open
   mutable Mutex mutex_;
   std::vector<Part> parts_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<RegionSource>> wholes_ ABSL_GUARDED_BY(mutex_);  // of the devices that are split
   std::vector<std::shared_ptr<PartLimit>> limits_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<PartSource>> sources_ ABSL_GUARDED_BY(mutex_);  // that nobody has taken
 };

@@ -364,7 +364,8 @@ def _source_of(config: Optional[Config], own_devices: list[str], endpoint: Optio
     from lgpu import config as module
     told = module._told()
     if told is None:
-        return None, False
+        listed = None if own_devices or endpoint else module._listed()
+        return listed, listed is not None
     if told.devices and own_devices:
         raise InvalidArgumentError(f"{given} cannot be merged with the devices that lgpu.config was told: set the limits there and "
                                    f"leave {given} out, or make those settings on an lgpu.Config of their own")

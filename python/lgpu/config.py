@@ -184,11 +184,14 @@ def _tell(*, devices: bool) -> None:
 
 def _told() -> Optional[_Told]:
     with _lock:
-        if _default is not None and _is_told:
-            return _Told(_default, _is_told_devices)
+        return _Told(_default, _is_told_devices) if _default is not None and _is_told else None
+
+
+def _listed() -> Optional[Config]:
+    """list_logical_devices was called, and no setter: a Config of its own, since such a program may make several Contexts."""
+    with _lock:
         was_listed = _was_listed
-    # A Config of its own: a program that only asked may make several Contexts.
-    return _Told(Config(), False) if was_listed else None
+    return Config() if was_listed else None
 
 
 def _forget() -> None:
@@ -205,9 +208,10 @@ def list_physical_devices(device_type: Optional[str] = None) -> list[PhysicalDev
 def list_logical_devices(device_type: Optional[str] = None) -> list[LogicalDevice]:
     """The devices that lgpu.Context() makes: from here on it has all of them."""
     global _was_listed
+    devices = _config().list_logical_devices(device_type)
     with _lock:
         _was_listed = True
-    return _config().list_logical_devices(device_type)
+    return devices
 
 
 def get_visible_devices(device_type: Optional[str] = None) -> list[PhysicalDevice]:

@@ -46,23 +46,29 @@ void PyContext::Retire() {
   LetGo(std::shared_ptr<void>(nullptr, [context = context_](void*) { context->Retire(); }));
 }
 
+// A thread for each: one whose op does not end keeps no other Context open.
 void PyContext::RetireAll() {
   ended = true;
   std::vector<std::shared_ptr<Context>> contexts;
   for (const PyContext* const one : All()) contexts.push_back(one->context_);
   if (contexts.empty()) return;
-  std::promise<void> done;
-  const std::future<void> retired = done.get_future();
   const WithoutLock without_lock;
-  try {
-    std::thread([contexts = std::move(contexts), done = std::move(done)]() mutable {
-      for (const std::shared_ptr<Context>& context : contexts) context->Retire();
-      done.set_value();
-    }).detach();
-  } catch (const std::system_error&) {
-    return;  // no thread can be started any more
+  std::vector<std::future<void>> retired;
+  for (std::shared_ptr<Context>& context : contexts) {
+    std::promise<void> done;
+    std::future<void> result = done.get_future();
+    try {
+      std::thread([context = std::move(context), done = std::move(done)]() mutable {
+        context->Retire();
+        done.set_value();
+      }).detach();
+    } catch (const std::system_error&) {
+      break;  // no thread can be started any more
+    }
+    retired.push_back(std::move(result));
   }
-  retired.wait_for(kEndPatience);
+  const auto deadline = std::chrono::steady_clock::now() + kEndPatience;
+  for (const std::future<void>& result : retired) result.wait_until(deadline);
 }
 
 }  // namespace lgpu::python

@@ -25,12 +25,12 @@ nb::object ShapeOfTensor(const Tensor& self) {
 nb::object Arrays(const char* function) { return nb::module_::import_("lgpu._arrays").attr(function); }
 
 void CopyInto(const Tensor& self, nb::handle target) {
-  Py_buffer view{};
-  if (PyObject_GetBuffer(target.ptr(), &view, PyBUF_WRITABLE) != 0) throw nb::python_error();
-  const absl::Status status =
-      Waiting([&] { return self.CopyToHost(view.buf, static_cast<std::size_t>(view.len)); });
-  PyBuffer_Release(&view);
-  Check(status);
+  struct View {
+    ~View() { PyBuffer_Release(&buffer); }
+    Py_buffer buffer{};
+  } view;
+  if (PyObject_GetBuffer(target.ptr(), &view.buffer, PyBUF_WRITABLE) != 0) throw nb::python_error();
+  Check(Waiting([&] { return self.CopyToHost(view.buffer.buf, static_cast<std::size_t>(view.buffer.len)); }));
 }
 
 }  // namespace

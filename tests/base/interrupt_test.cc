@@ -68,5 +68,16 @@ TEST(InterruptTest, TheInnermostScopeIsAsked) {
   EXPECT_FALSE(Interrupt::HasHappened());
 }
 
+TEST(InterruptTest, AWaitInsideTheFunctionAsksNothing) {
+  int questions = 0;
+  const InterruptScope scope([&] {
+    ++questions;
+    EXPECT_TRUE(Interrupt::SleepUntil(Clock::now() + std::chrono::milliseconds(60))) << "longer than a slice";
+    return questions == 2;
+  });
+  EXPECT_FALSE(Interrupt::SleepUntil(Clock::now() + hours(1)));
+  EXPECT_EQ(questions, 2);
+}
+
 }  // namespace
 }  // namespace lgpu

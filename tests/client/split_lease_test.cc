@@ -156,6 +156,38 @@ TEST_F(SplitLeaseTest, ATrimTakesFromAllPartsUntilItHasEnough) {
   EXPECT_LE(HeldTogether(), 8_MiB);
 }
 
+TEST_F(SplitLeaseTest, ATrimLeavesPreallocatedPartsAlone) {
+  ASSERT_EQ(Open({{.of = 0, .limit = 32_MiB, .preallocate = true}, {.of = 0, .limit = 32_MiB}}),
+            absl::OkStatus());
+  for (const int i : {0, 1}) {
+    const absl::StatusOr<Block> block = pool(i).Allocate(24_MiB);
+    ASSERT_TRUE(block.ok());
+    ASSERT_TRUE(pool(i).Free(*block, 24_MiB).ok());
+  }
+  const Bytes before = pool(0).stats().held;
+  session_->StartUpkeep();
+  {
+    const std::lock_guard lock(log_->mutex);
+    log_->trims.push_back({.id = TrimId{5}, .device = session_->lease().devices()[0].id, .bytes = 16_MiB});
+  }
+  session_->lease().WakeMaintenance();
+  ASSERT_TRUE(Eventually([&] {
+    const std::lock_guard lock(log_->mutex);
+    return log_->answers.size() == 1;
+  }));
+  EXPECT_EQ(pool(0).stats().held, before) << "nothing of it would be the daemon's";
+  EXPECT_LE(pool(1).stats().held, 8_MiB);
+}
+
+TEST_F(SplitLeaseTest, APartHasAllOfALimitThatIsNoWholeNumberOfChunks) {
+  ASSERT_EQ(Open({{.of = 0, .limit = 15_MiB}, {.of = 0, .limit = 31_MiB, .preallocate = true}}),
+            absl::OkStatus());
+  EXPECT_TRUE(pool(0).Allocate(15_MiB).ok());
+  EXPECT_TRUE(pool(1).Allocate(31_MiB).ok());
+  EXPECT_FALSE(pool(0).Allocate(1_MiB).ok());
+  EXPECT_FALSE(pool(1).Allocate(1_MiB).ok());
+}
+
 TEST_F(SplitLeaseTest, TheDaemonSeesOneDeviceWithTheBlocksOfAllParts) {
   ASSERT_EQ(Open({{.of = 0, .limit = 32_MiB}, {.of = 0, .limit = 32_MiB}}), absl::OkStatus());
   ASSERT_TRUE(pool(0).Allocate(4_MiB, {.op = "One"}).ok());
