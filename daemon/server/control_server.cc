@@ -211,6 +211,7 @@ class ControlServer::Impl {
                      gpr_time_from_millis(std::chrono::milliseconds(kShutdown).count(), GPR_TIMESPAN));
     for (auto& [of, server] : servers) server->Shutdown(deadline);
     ender_.Join();
+    shut_down_.merge(servers);
   }
 
  private:
@@ -247,6 +248,8 @@ class ControlServer::Impl {
   }
 
   const ControlService::Parts parts_;
+  /// Destroyed after the threads of `room_` have ended, whose calls used them.
+  Servers shut_down_;
   CallRoom room_;
   UserShares connections_{MaxConnections()};
   Mutex mutex_;
