@@ -31,7 +31,7 @@ class SplitLease final : public Lease {
     bool preallocate = false;  // takes the memory of its limit at once
   };
 
-  /// Takes `whole` over, whose sources nobody has taken. Preallocating waits up to `timeout` for memory.
+  /// Takes `whole` over, with all of its sources. Preallocating waits up to `timeout` for memory.
   /// INVALID_ARGUMENT: the parts of a device are more than its limit. RESOURCE_EXHAUSTED: memory for
   /// preallocated parts is not to be had.
   static absl::StatusOr<std::unique_ptr<Lease>> Open(std::unique_ptr<Lease> whole, std::vector<Part> parts,
@@ -73,7 +73,7 @@ class SplitLease final : public Lease {
   std::vector<Part> parts_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<RegionSource>> wholes_ ABSL_GUARDED_BY(mutex_);  // of the devices that are split
   std::vector<std::shared_ptr<PartLimit>> limits_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<PartSource>> sources_ ABSL_GUARDED_BY(mutex_);  // that nobody has taken
+  std::vector<std::unique_ptr<PartSource>> sources_ ABSL_GUARDED_BY(mutex_);  // null: taken
 };
 
 }  // namespace lgpu

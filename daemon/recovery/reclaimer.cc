@@ -250,7 +250,7 @@ void Reclaimer::Run() {
     Finish(draining, /*were_absent=*/false, ends);
     Finish(draining, /*were_absent=*/true, ends);
     if (ends) return;
-    // The last grace may have ended between the two looks at it, and nobody wakes this thread again.
+    // The last session may have lost its grace after `ends` was computed. No Wake comes for that.
     const bool has_work = FindUnmapped(draining) || (stopping && draining.empty());
     if (!has_work) WaitForWork(draining, !confirmed);
   }

@@ -1,5 +1,5 @@
-// Devices whose lease has ended while programs that used them drain: what the card has at once, and who waits
-// for the rest.
+// A lease has ended, and its programs still drain: which memory of its devices the card has at once, and
+// which requests wait for the rest.
 
 #include <gtest/gtest.h>
 
