@@ -17,11 +17,14 @@ absl::StatusOr<std::unique_ptr<SessionHost>> SessionHost::Start(DeviceMemory& me
                           daemon::Journal::Open(options.journal_dir, boot_id));
     host->journal_ = std::move(opened.journal);
   }
+  const auto tick_waker = std::make_shared<ThreadWaker>();
   GrantLog& log = host->journal_ != nullptr ? static_cast<GrantLog&>(*host->journal_) : host->no_log_;
   LGPU_ASSIGN_OR_RETURN(host->broker_, Broker::Create(memory, log,
                                                       {.cards = {{.device = memory.devices().front()}},
                                                        .reserve = host->config_.reserve,
-                                                       .unconfirmed_waker = host->waker_}));
+                                                       .unconfirmed_waker = host->waker_,
+                                                       .tick_waker = tick_waker}));
+  LGPU_ASSIGN_OR_RETURN(host->ticker_, BrokerTicker::Start(*host->broker_, tick_waker));
   host->events_ = std::make_unique<daemon::EventLog>(host->config_.kept_events);
   host->budget_ = std::make_unique<daemon::DescriptorBudget>(options.descriptors);
   host->leases_ = std::make_unique<daemon::LeaseTable>(

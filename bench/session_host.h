@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/broker_ticker.h"
 #include "allocator/device/device_memory.h"
 #include "base/unique_fd.h"
 #include "daemon/leases/lease_table.h"
@@ -50,6 +51,7 @@ class SessionHost {
   NoGrantLog no_log_;
   std::unique_ptr<daemon::Journal> journal_;
   std::unique_ptr<Broker> broker_;
+  std::unique_ptr<BrokerTicker> ticker_;
   daemon::SessionDirectory sessions_;  // which bounds the connections too
   std::unique_ptr<daemon::EventLog> events_;
   std::unique_ptr<daemon::DescriptorBudget> budget_;

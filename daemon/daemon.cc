@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/broker_ticker.h"
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/session_trims.h"
 #include "base/mutex.h"
@@ -102,6 +103,7 @@ class Daemon::Impl {
     std::unique_ptr<Journal> journal;  // none: the daemon remembers nothing, and `no_log` is the broker's
     std::unique_ptr<NoGrantLog> no_log = std::make_unique<NoGrantLog>();
     std::shared_ptr<PollWaker> reclaimer_waker;
+    std::shared_ptr<ThreadWaker> tick_waker = std::make_shared<ThreadWaker>();
     std::unique_ptr<Broker> broker;
   };
 
@@ -119,6 +121,7 @@ class Daemon::Impl {
 
   /// `found`: in the journal, where there is one.
   absl::Status Start(DeviceMemory& backend, const std::optional<Journal::Opened>& found) {
+    LGPU_ASSIGN_OR_RETURN(broker_ticker_, BrokerTicker::Start(broker_, foundation_.tick_waker));
     LGPU_ASSIGN_OR_RETURN(
         reclaimer_, Reclaimer::Start(broker_, leases_, sessions_, {.waker = foundation_.reclaimer_waker}));
     server_ = std::make_unique<SessionServer>(SessionServices{.broker = broker_,
@@ -281,7 +284,7 @@ class Daemon::Impl {
     const auto now = std::chrono::steady_clock::now();
     if (now < next_trim_look_) return;
     next_trim_look_ = now + kTrimLook;
-    for (const Broker::IgnoredTrim& ignored : broker_.trims().TakeIgnored()) {
+    for (const SessionTrims::Ignored& ignored : broker_.trims().TakeIgnored()) {
       if (const std::shared_ptr<SessionState> session = sessions_.Find(ignored.session)) {
         leases_.TellOf(session->lease(), [&](const LeaseEvents& events, const Lease& lease) {
           events.IgnoredTrim(lease, *session, ignored);
@@ -351,6 +354,7 @@ class Daemon::Impl {
   std::chrono::steady_clock::time_point next_trim_look_;  // of the tick's thread
   UnchargedWatch uncharged_watch_{broker_, leases_, sessions_, config_.on_uncharged};
   const bool simulated_;
+  std::unique_ptr<BrokerTicker> broker_ticker_;
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<SessionServer> server_;
   std::unique_ptr<ControlServer> control_;
@@ -383,6 +387,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Devi
                                        {.cards = ServedCards(registry, config.overhead_allowance),
                                         .reserve = config.reserve,
                                         .unconfirmed_waker = foundation.reclaimer_waker,
+                                        .tick_waker = foundation.tick_waker,
                                         .max_drain = config.max_drain}));
   auto impl = std::make_unique<Impl>(config, registry, std::move(foundation));
   LGPU_RETURN_IF_ERROR(impl->Start(registry.backend(), found));

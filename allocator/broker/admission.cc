@@ -15,6 +15,10 @@ constexpr std::chrono::milliseconds kGrace{100};
 }  // namespace
 
 void Admission::Admit(WaiterId id, Waiter& waiter) {
+  if (waiter.guarantee) {
+    waiter.guarantee->is_set_aside ? AdmitMissing(id, waiter) : AdmitGuarantee(id, waiter);
+    return;
+  }
   const DeviceEntry& device = tables_.devices.at(waiter.spec.device);
   if (absl::Status may = MayGrow(waiter); !may.ok()) {
     waiter.phase = Waiter::Phase::kRefused;
@@ -37,7 +41,7 @@ void Admission::Admit(WaiterId id, Waiter& waiter) {
 void Admission::AdmitGrowing(WaiterId id, Waiter& waiter) {
   const LogicalId logical = waiter.spec.device;
   const DeviceEntry& device = tables_.devices.at(logical);
-  const CardQueue& queue = tables_.queues.at(device.spec.card);
+  const CardQueue& queue = waiting_.queues.at(device.spec.card);
   const bool takes_free = !tables_.ledger.NeedOf(logical, waiter.spec.at_least).is_zero();
   // While requests wait, the memory they wait for is not spent on growth ahead of need.
   const bool others_first =
@@ -70,7 +74,7 @@ Bytes Admission::BytesToCharge(const Waiter& waiter) const {
   const LogicalId logical = waiter.spec.device;
   const Bytes most = std::min(waiter.spec.wanted, tables_.LimitOf(logical));
   if (most <= waiter.spec.at_least) return waiter.spec.at_least;
-  const bool others_wait = !tables_.queues.at(tables_.CardOf(logical)).empty();
+  const bool others_wait = !waiting_.queues.at(tables_.CardOf(logical)).empty();
   const bool fits = tables_.ledger.Check(logical, most).shortage == Ledger::Shortage::kNone &&
                     (!others_wait || tables_.ledger.NeedOf(logical, most).is_zero());
   return fits ? most : waiter.spec.at_least;
@@ -125,9 +129,10 @@ void Admission::AdmitPreallocated(WaiterId id, Waiter& waiter) {
 }
 
 bool Admission::IsBeingMade(const Waiter& waiter) const {
+  if (waiter.charge || waiter.guarantee) return false;
   const LogicalId logical = waiter.spec.device;
   const DeviceEntry& device = tables_.devices.at(logical);
-  if (waiter.charge || !device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) {
+  if (!device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) {
     return false;
   }
   const Bytes to_be_spare = device.spare_bytes + device.charged;
@@ -156,9 +161,9 @@ void Admission::AdmitCharge(WaiterId id, Waiter& waiter) {
     return;
   }
   const bool held_back = split.verdict.shortage == Ledger::Shortage::kNone &&
-                         tables_.queues.at(card).turn() && !split.need.is_zero();
+                         waiting_.queues.at(card).turn() && !split.need.is_zero();
   if (held_back || split.verdict.shortage == Ledger::Shortage::kCard) {
-    if (!waiter.in_grace) waiter.spec.deadline = waiter.charge->card_deadline;
+    if (waiter.is_patient) waiter.spec.deadline = waiter.charge->card_deadline;
     WaitForCard(id, waiter, !split.verdict.hopeless || waiter.charge->is_retry, held_back);
     return;
   }
@@ -184,24 +189,76 @@ void Admission::WaitForCard(WaiterId id, Waiter& waiter, bool can_ever_be, bool 
   if (can_ever_be && (tables_.now() < waiter.spec.deadline ||
                       ((held_back || trims_.HasHolders(waiter)) && MayAsk(waiter)))) {
     waiter.phase = Waiter::Phase::kCard;
-    waiter.need = {};                             // it asks other sessions than under the limit
-    waiter.next_look = Broker::TimePoint::max();  // the caller serves the queue
-    tables_.QueueOf(waiter).Join(id, tables_.devices.at(waiter.spec.device).spec.owner);
+    waiter.need = {};  // it asks other sessions than under the limit
+    waiting_.QueueOf(waiter).Join(id, waiter.user);
   } else {
     Refuse(waiter, {.reason = RefusalReason::kCard});
+  }
+}
+
+void Admission::AdmitGuarantee(WaiterId id, Waiter& waiter) {
+  // While a turn runs, the card's free memory belongs to the request that has it.
+  if (waiter.spec.at_least.is_zero() || !waiting_.QueueOf(waiter).turn()) {
+    SetAside(id, waiter);
+    if (waiter.phase != Waiter::Phase::kNew) return;
+  }
+  if (waiting_.stopping || tables_.now() >= waiter.spec.deadline) {
+    Refuse(waiter, {.reason = RefusalReason::kCard});
+    return;
+  }
+  waiter.phase = Waiter::Phase::kCard;
+  waiting_.QueueOf(waiter).Join(id, waiter.user);
+}
+
+void Admission::SetAside(WaiterId id, Waiter& waiter) {
+  absl::Status status = guarantees_.SetAside(id, waiter);
+  if (status.ok()) {
+    waiter.phase = waiter.charged.is_zero() ? Waiter::Phase::kServed : Waiter::Phase::kCharged;
+  } else if (!absl::IsResourceExhausted(status)) {
+    waiter.phase = Waiter::Phase::kRefused;
+    waiter.refusal = std::move(status);
+  }
+}
+
+bool Admission::SetAsideFromQueue(WaiterId id, Waiter& waiter) {
+  CardQueue& queue = waiting_.QueueOf(waiter);
+  if (queue.HoldsBack(id) || waiter.spec.at_least > tables_.ledger.View(waiter.card).free()) return false;
+  SetAside(id, waiter);
+  if (waiter.phase == Waiter::Phase::kCard) return false;
+  if (waiter.phase != Waiter::Phase::kRefused) queue.NoteServed(id);
+  queue.Leave(id, tables_.now());
+  waiting_.Wake(waiter);
+  return true;
+}
+
+void Admission::AdmitMissing(WaiterId id, Waiter& waiter) {
+  if (!waiter.charged.is_zero()) {
+    waiter.phase = Waiter::Phase::kCharged;
+    return;
+  }
+  const std::optional<Bytes> missing = chunks_.ChargeMissing(waiter.spec.device);
+  if (missing) {
+    waiter.charged = *missing;
+    waiter.phase = missing->is_zero() ? Waiter::Phase::kServed : Waiter::Phase::kCharged;
+  } else if (!waiting_.stopping && tables_.now() < waiter.spec.deadline) {
+    waiter.phase = Waiter::Phase::kLimit;
+    tables_.devices.at(waiter.spec.device).limit_waiters.push_back(id);
+  } else {
+    Refuse(waiter, {.reason = RefusalReason::kLimit});
   }
 }
 
 bool Admission::MayAsk(Waiter& waiter) const {
   const Broker::TimePoint now = tables_.now();
   if (now < waiter.spec.deadline) return true;
-  if (waiter.in_grace || waiter.spec.ahead || now >= waiter.spec.asked_at + kGrace) return false;
-  waiter.in_grace = true;
+  if (!waiter.is_patient || waiter.spec.ahead || now >= waiter.spec.asked_at + kGrace) return false;
+  waiter.is_patient = false;
   waiter.spec.deadline = waiter.spec.asked_at + kGrace;
   return true;
 }
 
 Bytes Admission::NeedOf(const Waiter& waiter) const {
+  if (waiter.guarantee) return waiter.spec.at_least;
   return waiter.charge ? charges_.SplitOf(waiter).need
                        : tables_.ledger.NeedOf(waiter.spec.device, waiter.spec.at_least);
 }
@@ -211,19 +268,20 @@ absl::Status Admission::MayGrow(const Waiter& waiter) const {
 }
 
 bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
+  if (waiter.guarantee) return SetAsideFromQueue(id, waiter);
   if (!MayGrow(waiter).ok()) {
     Leave(id, waiter);
     Admit(id, waiter);  // refuses it
-    tables_.Wake(waiter.spec.session);
+    waiting_.Wake(waiter);
     return true;
   }
   const Bytes bytes = waiter.spec.at_least;
   const Ledger::Split split = waiter.charge ? charges_.SplitOf(waiter) : Ledger::Split();
   const Ledger::Shortage shortage =
       waiter.charge ? split.verdict.shortage : tables_.ledger.Check(waiter.spec.device, bytes).shortage;
-  const bool held_back = tables_.QueueOf(waiter).HoldsBack(id) && !NeedOf(waiter).is_zero();
+  const bool held_back = waiting_.QueueOf(waiter).HoldsBack(id) && !NeedOf(waiter).is_zero();
   if (shortage == Ledger::Shortage::kCard || (shortage == Ledger::Shortage::kNone && held_back)) return false;
-  if (shortage == Ledger::Shortage::kNone) tables_.QueueOf(waiter).NoteServed(id);
+  if (shortage == Ledger::Shortage::kNone) waiting_.QueueOf(waiter).NoteServed(id);
   Leave(id, waiter);
   if (shortage == Ledger::Shortage::kLimit) {
     Admit(id, waiter);  // another request of its device took what the limit had room for
@@ -232,25 +290,22 @@ bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
   } else {
     ChargeFor(waiter, bytes);
   }
-  tables_.Wake(waiter.spec.session);
+  waiting_.Wake(waiter);
   return true;
 }
 
 void Admission::AdmitUnderLimit(LogicalId device) {
   const std::deque<WaiterId> waiting = std::exchange(tables_.devices.at(device).limit_waiters, {});
   for (const WaiterId id : waiting) {
-    Waiter& waiter = tables_.waiters.at(id);
-    const Broker::TimePoint before = waiter.need.look_again;
+    Waiter& waiter = waiting_.waiters.at(id);
     Admit(id, waiter);
-    if (waiter.phase != Waiter::Phase::kLimit || waiter.need.look_again != before) {
-      tables_.Wake(waiter.spec.session);
-    }
+    if (!waiter.Waits()) waiting_.Wake(waiter);
   }
 }
 
 void Admission::Leave(WaiterId id, Waiter& waiter) {
   if (waiter.phase == Waiter::Phase::kCard) {
-    tables_.QueueOf(waiter).Leave(id, tables_.now());
+    waiting_.QueueOf(waiter).Leave(id, tables_.now());
     waiter.need = {};  // under the limit it asks other sessions
   } else if (waiter.phase == Waiter::Phase::kLimit) {
     std::erase(tables_.devices.at(waiter.spec.device).limit_waiters, id);
@@ -263,8 +318,8 @@ void Admission::Leave(WaiterId id, Waiter& waiter) {
 
 void Admission::Refuse(Waiter& waiter, RefusalCause cause) {
   waiter.phase = Waiter::Phase::kRefused;
-  if (waiter.is_withdrawn) {
-    waiter.refusal = absl::CancelledError("the program gave the request up");
+  if (waiter.guarantee) {
+    waiter.refusal = refusals_.OfGuarantee(waiter);
     return;
   }
   if (waiter.spec.ahead) {
@@ -282,7 +337,19 @@ void Admission::Refuse(Waiter& waiter, RefusalCause cause) {
 void Admission::RefuseWaiting(WaiterId id, Waiter& waiter, RefusalCause cause) {
   Leave(id, waiter);
   Refuse(waiter, std::move(cause));
-  tables_.Wake(waiter.spec.session);
+  waiting_.Wake(waiter);
+}
+
+void Admission::Cancel(WaiterId id, Waiter& waiter) {
+  if (waiter.guarantee && !waiter.charged.is_zero()) {
+    waiter.spec.deadline = tables_.now();  // the thread that makes its chunks gives up
+    waiter.phase = Waiter::Phase::kCharged;
+  } else {
+    Leave(id, waiter);
+    waiter.phase = Waiter::Phase::kRefused;
+    waiter.refusal = absl::CancelledError("the program gave the request up");
+  }
+  waiting_.Wake(waiter);
 }
 
 }  // namespace lgpu

@@ -4,24 +4,34 @@
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/charge_table.h"
 #include "allocator/broker/chunk_table.h"
+#include "allocator/broker/guarantees.h"
 #include "allocator/broker/refusal_builder.h"
 #include "allocator/broker/trim_requests.h"
+#include "allocator/broker/waiting_requests.h"
 
 namespace lgpu {
 
 /// An Admission decides what becomes of one request: it is charged, is served, waits under its limit, waits
-/// for its card, or is refused. There are three kinds: chunks of a growing device, chunks of a preallocated
-/// device, and charges.
+/// for its card, or is refused. There are four kinds: chunks of a growing device, chunks of a preallocated
+/// device, charges, and guarantees.
 ///
 /// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
 class Admission {
  public:
-  Admission(BrokerTables& tables, ChunkTable& chunks, ChargeTable& charges, TrimRequests& trims,
-            const RefusalBuilder& refusals)
-      : tables_(tables), chunks_(chunks), charges_(charges), trims_(trims), refusals_(refusals) {}
+  Admission(BrokerTables& tables, WaitingRequests& waiting, ChunkTable& chunks, ChargeTable& charges,
+            TrimRequests& trims, Guarantees& guarantees, const RefusalBuilder& refusals)
+      : tables_(tables),
+        waiting_(waiting),
+        chunks_(chunks),
+        charges_(charges),
+        trims_(trims),
+        guarantees_(guarantees),
+        refusals_(refusals) {}
 
   /// Decides about a request that stands in no line. Where it joins its card's queue the caller serves that.
   void Admit(WaiterId id, Waiter& waiter);
+  /// Sets the guarantee of a request aside, whatever turn runs.
+  void SetAside(WaiterId id, Waiter& waiter);
   /// Decides about a request that waits for its card, if its wait is over; returns whether it was.
   bool AdmitFromQueue(WaiterId id, Waiter& waiter);
   /// Decides again about the requests that wait under the limit of a device.
@@ -33,8 +43,10 @@ class Admission {
     tables_.devices.at(waiter.spec.device).claimed -= waiter.spec.at_least;
   }
   void Refuse(Waiter& waiter, RefusalCause cause);
-  /// Leaves and is refused, and its session is woken.
+  /// Leaves and is refused, and is woken.
   void RefuseWaiting(WaiterId id, Waiter& waiter, RefusalCause cause);
+  /// As RefuseWaiting, because the program gave the request up.
+  void Cancel(WaiterId id, Waiter& waiter);
 
   /// How much of the card's free memory the request would take.
   Bytes NeedOf(const Waiter& waiter) const;
@@ -48,6 +60,11 @@ class Admission {
   void AdmitGrowing(WaiterId id, Waiter& waiter);
   void AdmitPreallocated(WaiterId id, Waiter& waiter);
   void AdmitCharge(WaiterId id, Waiter& waiter);
+  void AdmitGuarantee(WaiterId id, Waiter& waiter);
+  /// The guarantee is set aside: decides about the chunks that the device lacks.
+  void AdmitMissing(WaiterId id, Waiter& waiter);
+  /// Whether its wait is over.
+  bool SetAsideFromQueue(WaiterId id, Waiter& waiter);
   /// What a growing device is charged if it can be.
   Bytes BytesToCharge(const Waiter& waiter) const;
   void ChargeFor(Waiter& waiter, Bytes bytes);
@@ -59,9 +76,11 @@ class Admission {
   bool MayAsk(Waiter& waiter) const;
 
   BrokerTables& tables_;
+  WaitingRequests& waiting_;
   ChunkTable& chunks_;
   ChargeTable& charges_;
   TrimRequests& trims_;
+  Guarantees& guarantees_;
   const RefusalBuilder& refusals_;
 };
 

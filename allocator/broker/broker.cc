@@ -17,6 +17,7 @@ absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend, Gr
   {
     BrokerLock lock(core);
     LGPU_RETURN_IF_ERROR(core.tables.AddCards(options));
+    core.waiting.AddQueues();
   }
   return std::unique_ptr<Broker>(new Broker(std::move(parts)));
 }
@@ -33,6 +34,10 @@ Broker::~Broker() {
       if (chunk.reference_gone || chunk.lost) continue;
       (chunk.state == ChunkEntry::State::kGranted ? granted : others).push_back(chunk.memory);
     }
+    for (const auto& [id, waiter] : core.waiting.waiters) {
+      if (!waiter.guarantee) continue;
+      for (const MadeChunk& chunk : waiter.guarantee->made.chunks) others.push_back(chunk.memory);
+    }
   }
   for (const MemoryHandle memory : granted) core.backend.Release(memory).IgnoreError();
   for (const MemoryHandle memory : others) core.backend.Reclaim(memory).IgnoreError();
@@ -44,7 +49,7 @@ CardObserver& Broker::observer() const { return parts_->observer; }
 
 SessionTrims& Broker::trims() const { return parts_->trims; }
 
-Reservations& Broker::rooms() const { return parts_->reservations; }
+Reservations& Broker::reservations() const { return parts_->reservations; }
 
 std::vector<Broker::CardInfo> Broker::Cards() const {
   std::vector<CardInfo> infos;
@@ -80,12 +85,23 @@ std::vector<const Broker::CardInfo*> Broker::ByRoom(std::vector<const CardInfo*>
   return candidates;
 }
 
-absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint deadline) {
-  return parts_->devices.Add(spec, deadline);
+Broker::Answer Broker::AddDevice(const DeviceSpec& spec, const Patience& patience) {
+  return parts_->devices.Add(spec, patience);
 }
 
-absl::Status Broker::ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline) {
-  return parts_->devices.Resize(device, limit, guarantee, deadline);
+absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec) {
+  const Answer answer = AddDevice(spec, Patience());
+  LGPU_RETURN_IF_ERROR(answer.status);
+  return answer.device;
+}
+
+Broker::Answer Broker::ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee,
+                                    const Patience& patience) {
+  return parts_->devices.Resize(device, limit, guarantee, patience);
+}
+
+absl::Status Broker::ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee) {
+  return ResizeDevice(device, limit, guarantee, Patience()).status;
 }
 
 absl::Status Broker::CheckSize(LogicalId device, Bytes limit, Bytes guarantee) const {
@@ -100,16 +116,34 @@ std::optional<Broker::DeviceInfo> Broker::Find(LogicalId device) const {
 
 absl::Status Broker::MakeMissing(LogicalId device) { return parts_->devices.MakeMissing(device); }
 
-Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) { return parts_->grants.Grow(spec); }
+Broker::Answer Broker::Grow(const GrowSpec& spec) { return parts_->grants.Grow(spec); }
 
-Broker::GrowAnswer Broker::Continue(WaiterId grow) { return parts_->grants.Continue(grow); }
-
-void Broker::Withdraw(WaiterId grow) {
-  BrokerLock lock(parts_->core);
-  parts_->core.requests.Withdraw(grow);
+std::optional<Broker::Answer> Broker::TakeAnswer(WaiterId request) {
+  BrokerCore& core = parts_->core;
+  bool is_guarantee = false;
+  {
+    BrokerLock lock(core);
+    const auto found = core.waiting.waiters.find(request);
+    is_guarantee = found != core.waiting.waiters.end() && found->second.guarantee;
+  }
+  Answer answer = is_guarantee ? parts_->devices.Take(request) : parts_->grants.Take(request);
+  if (answer.wait) return std::nullopt;
+  return answer;
 }
 
-Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) { return parts_->grants.ChargeCard(spec); }
+void Broker::Withdraw(WaiterId request) {
+  BrokerLock lock(parts_->core);
+  parts_->core.clock.Withdraw(request);
+}
+
+std::optional<Broker::TimePoint> Broker::Tick() {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  core.next_tick = core.clock.Tick();
+  return core.next_tick == TimePoint::max() ? std::nullopt : std::optional(core.next_tick);
+}
+
+Broker::Answer Broker::ChargeCard(const ChargeSpec& spec) { return parts_->grants.ChargeCard(spec); }
 
 absl::Status Broker::Return(SessionId session, LogicalId device, std::span<const ChunkId> chunks) {
   return parts_->returns.Return(session, device, chunks);
@@ -151,8 +185,8 @@ absl::Status Broker::ExplainExport(LogicalId device, Bytes asked, const absl::St
 void Broker::StopWaiting() {
   BrokerCore& core = parts_->core;
   BrokerLock lock(core);
-  core.tables.stopping = true;
-  core.tables.freed.NotifyAll();
+  core.waiting.stopping = true;
+  core.clock.EndGuarantees();
 }
 
 Broker::Counters Broker::counters() const {
@@ -166,7 +200,8 @@ Broker::Counters Broker::counters() const {
 absl::Status Broker::CheckInvariants() const {
   BrokerCore& core = parts_->core;
   BrokerLock lock(core);
-  return core.tables.CheckInvariants();
+  LGPU_RETURN_IF_ERROR(core.tables.CheckInvariants());
+  return core.waiting.CheckInvariants();
 }
 
 }  // namespace lgpu

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -62,6 +61,7 @@ class Broker {
     std::vector<BrokerCard> cards;
     Bytes reserve = {};                             // of every card; never granted
     std::shared_ptr<Waker> unconfirmed_waker = {};  // woken when RetryUnconfirmed has work
+    std::shared_ptr<Waker> tick_waker = {};         // woken when Tick is due earlier than it said
     /// Chunks go to other processes, which may keep memory that they returned: real cards are asked whether
     /// they have it back. False: all sessions are of this process.
     bool leaves_process = true;
@@ -82,17 +82,17 @@ class Broker {
 
   struct SessionSpec {
     std::int64_t pid = 0;
-    /// Woken when Continue or trims() has news, and when memory of the session becomes free later than in
-    /// the call that returned it.
+    /// Woken when a request that waited has its answer, when trims() has news, and when memory of the session
+    /// becomes free later than in the call that returned it.
     std::shared_ptr<Waker> waker = {};
     bool trims = false;  // the session can be asked for idle memory
   };
 
   // Its parts for single purposes; they live as long as the broker.
-  SessionRestore& restore() const;  // takes over what an earlier broker granted, before any other call
-  CardObserver& observer() const;   // reads the reports of real cards
-  SessionTrims& trims() const;      // asks sessions for idle memory
-  Reservations& rooms() const;      // queues leases that wait to be made
+  SessionRestore& restore() const;     // takes over what an earlier broker granted, before any other call
+  CardObserver& observer() const;      // reads the reports of real cards
+  SessionTrims& trims() const;         // asks sessions for idle memory
+  Reservations& reservations() const;  // queues leases that wait to be made
 
   // Cards.
   /// A request that waits for memory of a card.
@@ -126,6 +126,36 @@ class Broker {
   static std::vector<const CardInfo*> ByRoom(std::vector<const CardInfo*> candidates,
                                              const std::map<CardId, Bytes>& planned);
 
+  // Requests. One that waits has its place in a queue, and its answer comes once: its waker is woken, and
+  // TakeAnswer has it.
+  /// What a granted charge adds to the program's words, as soon as it is in the log.
+  struct Lent {
+    SessionId session;
+    CardId card;
+    Bytes bytes;
+    Bytes refill;
+    Bytes keep;
+    std::shared_ptr<Allowances> allowances;
+    std::size_t index = 0;
+  };
+  struct Answer {
+    absl::Status status = {};           // OK: it has what it asked for, or it waits
+    std::optional<WaiterId> wait = {};  // TakeAnswer has the answer later
+    std::vector<Chunk> chunks = {};     // granted to the session
+    std::optional<Lent> lent = {};      // of a charge that was granted
+    LogicalId device = {};              // that was made or resized
+    bool ahead = false;                 // as in the request
+  };
+  /// The answer of a request that waited, when its waker was woken; none: it waits still. Makes chunks for it
+  /// on the caller's thread. FAILED_PRECONDITION: the session has ended.
+  std::optional<Answer> TakeAnswer(WaiterId request);
+  /// The program has given a request up: it waits no more, and TakeAnswer has CANCELLED next, or what it was
+  /// given meanwhile. Nothing happens where it is over.
+  void Withdraw(WaiterId request);
+  /// Does what time alone brings about for requests that wait, and says when it is to be called again; none:
+  /// when `tick_waker` is woken. One thread calls it: then, and as soon as it is woken.
+  std::optional<TimePoint> Tick();
+
   // Logical devices.
   struct DeviceSpec {
     CardId card;
@@ -139,16 +169,24 @@ class Broker {
     std::string owner = {};
     WaiterId room = {};  // what is set aside there is used first
   };
+  /// How long a request for a guarantee waits, and only for memory that is idle or on its way back, and for
+  /// turns of other requests.
+  struct Patience {
+    TimePoint deadline = {};            // as it is: not at all
+    std::shared_ptr<Waker> waker = {};  // woken when a request that waited has its answer
+  };
   /// Sets the guarantee aside and, for preallocate, makes all chunks; nothing stays behind on an error.
-  /// Waits until `deadline` only for memory that is on its way back. INVALID_ARGUMENT: a size that can never
-  /// be; RESOURCE_EXHAUSTED with a Refusal.
-  absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec, TimePoint deadline);
+  /// INVALID_ARGUMENT: a size that can never be; RESOURCE_EXHAUSTED with a Refusal.
+  Answer AddDevice(const DeviceSpec& spec, const Patience& patience);
+  /// As above; does not wait.
+  absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec);
   /// Errors as AddDevice; on an error nothing changes. A size that CheckSize accepts and whose guarantee is
   /// not above the present one is never refused. A preallocated device guarantees its limit. For a higher
-  /// limit it makes the chunks that it lacks, and waits until `deadline` for its own memory that is on its
-  /// way back: UNAVAILABLE if that takes longer. One call for a device at a time, and none after
-  /// RemoveDevice.
-  absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline);
+  /// limit it makes the chunks that it lacks, and waits for its own memory that is on its way back:
+  /// UNAVAILABLE if that takes longer. One call for a device at a time, and none after RemoveDevice.
+  Answer ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, const Patience& patience);
+  /// As above; does not wait.
+  absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee);
   /// INVALID_ARGUMENT: ResizeDevice refuses this size at any time.
   absl::Status CheckSize(LogicalId device, Bytes limit, Bytes guarantee) const;
   /// The device's lease has ended. Sessions that hold memory of it are draining or give it back, and none
@@ -168,23 +206,6 @@ class Broker {
   };
   std::optional<DeviceInfo> Find(LogicalId device) const;
 
-  // What rooms() tells and is told.
-  struct RoomSpec {
-    CardId card;
-    Bytes bytes;  // above zero
-    std::string lease_name = {};
-    std::string owner = {};
-    std::int64_t pid = 0;
-  };
-  struct RoomView {
-    bool is_over = false;  // it waits no more: the bytes are set aside, or `status` is an error
-    absl::Status status = {};
-    // What it waits for, in words for every user; empty where that was told less than a second ago.
-    std::string text = {};
-    std::size_t place = 0;  // from 1
-    std::size_t waiting = 0;
-  };
-
   // Sessions.
   void AddSession(SessionId session, SessionSpec spec);
   /// Gives the session the right to the devices of a lease, and charges what its process takes beside chunks,
@@ -194,19 +215,6 @@ class Broker {
   void RemoveSession(SessionId session);
   Bytes Held(SessionId session) const;
 
-  // What restore() is told: the grants of an earlier broker, as its log has them. This process has no
-  // reference to their memory; the session that holds a chunk brings a descriptor, or the memory is known by
-  // its identity only.
-  struct RestoredChunk {
-    ChunkId id;
-    LogicalId device;
-    Bytes bytes;
-    std::uint64_t identity = 0;
-  };
-  struct RestoredCharge {
-    LogicalId device;
-    Bytes bytes;
-  };
   /// Makes the chunks that a preallocated device lacks; OK where it lacks none, or cannot have them now.
   absl::Status MakeMissing(LogicalId device);
 
@@ -220,31 +228,8 @@ class Broker {
     TimePoint deadline;
     bool ahead = false;  // of need: a refusal is not counted and gives no reason
   };
-  /// What a granted charge adds to the program's words, as soon as it is in the log.
-  struct Lent {
-    SessionId session;
-    CardId card;
-    Bytes bytes;
-    Bytes refill;
-    Bytes keep;
-    std::shared_ptr<Allowances> allowances;
-    std::size_t index = 0;
-  };
-  struct GrowAnswer {
-    absl::Status status;           // OK: `chunks` are granted, or it waits
-    std::vector<Chunk> chunks;     // granted to the session
-    std::optional<WaiterId> wait;  // call Continue when woken, at the latest at `next_look`
-    TimePoint next_look;
-    bool ahead = false;             // as in the request
-    std::optional<Lent> lent = {};  // of a charge that was granted
-  };
   /// Grants at least `at_least`, or says that the request waits, or why it is refused.
-  GrowAnswer Grow(const GrowSpec& spec);
-  /// The state of a request that waits. The request is over when the answer does not wait.
-  GrowAnswer Continue(WaiterId grow);
-  /// The session has given a request of Grow up: it waits no more, and Continue answers it next, as CANCELLED
-  /// or with what it was given meanwhile. Nothing happens where it is over.
-  void Withdraw(WaiterId grow);
+  Answer Grow(const GrowSpec& spec);
 
   // Charging: memory that a program takes from the driver itself. It is held memory of its session, of all
   // logical devices that the lease has on the card together.
@@ -263,9 +248,8 @@ class Broker {
     /// card's report is read first; from 2 on nothing is charged, and the answer is a refusal.
     std::uint32_t driver_refusals = 0;
   };
-  /// As Grow, without chunks; Continue goes on with one that waits. NOT_FOUND: the lease has nothing of the
-  /// card.
-  GrowAnswer ChargeCard(const ChargeSpec& spec);
+  /// As Grow, without chunks. NOT_FOUND: the lease has nothing of the card.
+  Answer ChargeCard(const ChargeSpec& spec);
   /// The program gave the bytes back to the driver. More than it has counts as all.
   absl::Status Uncharge(SessionId session, const std::string& card_uuid, Bytes bytes);
   struct Charged {
@@ -303,60 +287,10 @@ class Broker {
   /// another thread asks.
   bool RetryUnconfirmed();
 
-  // What trims() tells.
-  /// A request of a person that the sessions of a lease give back what lies idle. It belongs to the caller.
-  struct TrimRequest {
-    struct Part {
-      LogicalId device;
-      TrimId order = {};      // none: another order is open, this one comes after it
-      bool answered = false;  // at least once
-      bool done = false;      // and nothing more becomes idle when queued work ends
-    };
-    struct Asked {
-      SessionId session;
-      Bytes returned_before = {};  // of the session's whole life
-      Bytes returned = {};         // since it was asked
-      std::vector<Part> parts = {};
-    };
-    std::vector<Asked> sessions = {};
-    std::vector<SessionId> unasked = {};  // hold memory and cannot be asked: absent, draining, or too old
-    Bytes allowances = {};                // taken back at once: lent for charges and not in use
-    bool is_done = false;                 // all have answered
-  };
-  /// A session that has not answered an order for TrimTable::kOverdue.
-  struct IgnoredTrim {
-    SessionId session;
-    Bytes asked;
-    std::uint64_t ignored = 0;  // orders that this session ever ignored
-  };
-  struct TrimRecord {
-    std::uint64_t ignored = 0;  // orders that it ever ignored
-    bool ignores_now = false;   // one of them is open still
-  };
-
-  // What observer() tells.
-  /// Memory that a session returned and its card does not have.
-  struct Unreturned {
-    SessionId session;
-    Bytes bytes;
-  };
-  /// A process that uses more of a card than what it has charged, was granted, and its overhead may be.
-  struct Uncharged {
-    std::int64_t pid = 0;
-    int card_index = 0;
-    Bytes beside;                        // what it has charged and was granted
-    std::set<std::int64_t> listed = {};  // all processes on the card
-  };
-  /// Memory of the cards that processes use beside chunks, where it was measured; else their allowance.
-  struct Overheads {
-    std::map<SessionId, Bytes> of_session;  // of the session's process
-    std::map<std::pair<LeaseKey, CardId>, Bytes> of_lease;
-  };
-
   /// Requests of the lease, also those that wait, are refused from here on, or not any more.
   void SetStopped(LeaseKey lease, bool is_stopped);
 
-  /// AddDevice and ResizeDevice do not wait any more.
+  /// Requests for guarantees do not wait any more.
   void StopWaiting();
 
   struct Counters {

@@ -11,13 +11,15 @@
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/charge_table.h"
 #include "allocator/broker/chunk_table.h"
+#include "allocator/broker/guarantees.h"
 #include "allocator/broker/overhead_table.h"
 #include "allocator/broker/pending_requests.h"
 #include "allocator/broker/queue_scheduler.h"
 #include "allocator/broker/refusal_builder.h"
-#include "allocator/broker/room_table.h"
+#include "allocator/broker/request_clock.h"
 #include "allocator/broker/trim_requests.h"
 #include "allocator/broker/unreturned_memory.h"
+#include "allocator/broker/waiting_requests.h"
 #include "base/mutex.h"
 
 namespace lgpu {
@@ -30,34 +32,44 @@ struct BrokerCore {
   BrokerCore(DeviceMemory& device_memory, GrantLog& grant_log, const Broker::Options& options)
       : backend(device_memory),
         log(grant_log),
+        tick_waker(options.tick_waker),
         leaves_process(options.leaves_process),
         now(options.clock),
-        tables(grant_log, options) {}
+        tables(grant_log, options),
+        waiting(tables, options.max_drain) {}
 
   DeviceMemory& backend;
   GrantLog& log;
+  const std::shared_ptr<Waker> tick_waker;
   const bool leaves_process;
   const std::function<Broker::TimePoint()> now;
 
   mutable Mutex mutex;
   BrokerTables tables ABSL_GUARDED_BY(mutex);
+  WaitingRequests waiting ABSL_GUARDED_BY(mutex);
   ChunkTable chunks ABSL_GUARDED_BY(mutex){tables};
   ChargeTable charges ABSL_GUARDED_BY(mutex){tables};
-  RefusalBuilder refusals ABSL_GUARDED_BY(mutex){tables};
+  RefusalBuilder refusals ABSL_GUARDED_BY(mutex){tables, waiting};
   TrimRequests trims ABSL_GUARDED_BY(mutex){tables};
-  RoomTable rooms ABSL_GUARDED_BY(mutex){tables};
-  Admission admission ABSL_GUARDED_BY(mutex){tables, chunks, charges, trims, refusals};
-  QueueScheduler scheduler ABSL_GUARDED_BY(mutex){tables, charges, trims, admission, rooms};
-  PendingRequests requests ABSL_GUARDED_BY(mutex){tables, charges, admission, scheduler};
+  Guarantees guarantees ABSL_GUARDED_BY(mutex){tables, waiting};
+  Admission admission ABSL_GUARDED_BY(mutex){tables, waiting, chunks, charges, trims, guarantees, refusals};
+  QueueScheduler scheduler ABSL_GUARDED_BY(mutex){tables, waiting, charges, trims, admission};
+  PendingRequests requests ABSL_GUARDED_BY(mutex){tables, waiting, charges, admission, scheduler};
+  RequestClock clock ABSL_GUARDED_BY(mutex){tables, waiting, admission, scheduler};
   OverheadTable overheads ABSL_GUARDED_BY(mutex){tables};
   UnreturnedMemory unreturned ABSL_GUARDED_BY(mutex){tables};
 
-  /// Wakes the sessions that the tables name; gives the lock up meanwhile.
-  void WakeSessions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    UnlockAndWake();
-    mutex.Lock();
-  }
+  CondVar card_given;  // a card that was taken to free memory of it is given back
+  Broker::TimePoint next_tick ABSL_GUARDED_BY(mutex) = Broker::TimePoint::max();  // as Tick was told last
+
   void UnlockAndWake() ABSL_UNLOCK_FUNCTION(mutex) {
+    if (std::exchange(waiting.times_changed, false)) {
+      const Broker::TimePoint next = clock.Next();
+      if (next < next_tick) {
+        next_tick = next;
+        tables.wakes.push_back(tick_waker);
+      }
+    }
     const BrokerTables::Wakes wakes = std::exchange(tables.wakes, {});
     mutex.Unlock();
     for (const std::shared_ptr<Waker>& waker : wakes) {
@@ -67,7 +79,7 @@ struct BrokerCore {
 };
 
 /// A BrokerLock holds the lock of a BrokerCore for its own lifetime. As soon as it has given the lock up it
-/// wakes the sessions that the tables name.
+/// wakes those that the tables name.
 class ABSL_SCOPED_LOCKABLE BrokerLock {
  public:
   explicit BrokerLock(BrokerCore& core) ABSL_EXCLUSIVE_LOCK_FUNCTION(core.mutex) : core_(core) {

@@ -26,7 +26,7 @@ struct BrokerParts {
   CardObserver observer{core};
   Grants grants{core, reclaimer, returns, observer};
   Reservations reservations{core};
-  LogicalDevices devices{core, reservations, spare, reclaimer};
+  LogicalDevices devices{core, spare, reclaimer};
   SessionRestore restore{core, reclaimer};
   SessionTrims trims{core};
 };

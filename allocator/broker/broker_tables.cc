@@ -26,7 +26,6 @@ absl::Status BrokerTables::AddCards(const Broker::Options& options) {
                                                            .reserve = options.reserve,
                                                            .granularity = card.device.granularity}));
     cards.emplace(id, card);
-    queues.emplace(id, CardQueue(max_drain));
   }
   return absl::OkStatus();
 }
@@ -166,32 +165,12 @@ absl::Status BrokerTables::CheckInvariants() const {
                        (granted[id] + device.charged).count(), " and ", leaving[id].count()));
     }
   }
-  LGPU_RETURN_IF_ERROR(CheckQueues());
   LGPU_RETURN_IF_ERROR(CheckCharges());
   for (const auto& [id, session] : sessions) {
     if (session.held != held[id]) {
       return absl::InternalError(absl::StrCat("session ", id.value, " holds ", session.held.count(),
                                               " bytes, its chunks and charges are ", held[id].count()));
     }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status BrokerTables::CheckQueues() const {
-  std::size_t queued = 0;
-  for (const auto& [id, waiter] : waiters) {
-    const bool in_queue = queues.at(CardOf(waiter.spec.device)).Contains(id);
-    queued += in_queue ? 1 : 0;
-    if (in_queue != (waiter.phase == Waiter::Phase::kCard)) {
-      return absl::InternalError(absl::StrCat("request ", id.value, in_queue ? " stands" : " does not stand",
-                                              " in its card's queue, against its phase"));
-    }
-  }
-  std::size_t in_queues = 0;
-  for (const auto& [card, queue] : queues) in_queues += queue.size();
-  if (in_queues != queued + rooms.size()) {
-    return absl::InternalError(
-        absl::StrCat(in_queues, " requests stand in queues, ", queued, " and ", rooms.size(), " wait there"));
   }
   return absl::OkStatus();
 }

@@ -17,8 +17,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "allocator/broker/broker.h"
-#include "allocator/broker/card_queue.h"
-#include "allocator/broker/waiter.h"
 #include "base/mutex.h"
 
 namespace lgpu {
@@ -103,19 +101,13 @@ struct BrokerTables {
   static constexpr std::chrono::seconds kBallastRest{1};
 
   BrokerTables(GrantLog& grant_log, const Broker::Options& options)
-      : log(grant_log),
-        unconfirmed_waker(options.unconfirmed_waker),
-        max_drain(options.max_drain),
-        now(options.clock) {}
+      : log(grant_log), unconfirmed_waker(options.unconfirmed_waker), now(options.clock) {}
   absl::Status AddCards(const Broker::Options& options);
 
   GrantLog& log;
   const std::shared_ptr<Waker> unconfirmed_waker;
-  const std::chrono::milliseconds max_drain;
   const std::function<TimePoint()> now;
-  CondVar freed;  // some memory became free
-  Wakes wakes;    // sessions that are woken as soon as the lock is given up
-  bool stopping = false;
+  Wakes wakes;  // woken as soon as the lock is given up
   Broker::Counters counters;
 
   Ledger ledger;
@@ -126,19 +118,13 @@ struct BrokerTables {
   std::set<ChunkId> unconfirmed;                    // chunks that the backend did not confirm free
   std::set<std::pair<CardId, SessionId>> charging;  // all that have charged something
   std::set<LeaseKey> stopped;                       // leases that get no more memory
-  std::map<CardId, CardQueue> queues;               // of the ids of waiters and rooms
-  std::map<WaiterId, Waiter> waiters;               // those that wait
-  std::map<WaiterId, Room*> rooms;                  // in queues; each is its thread's, or RoomTable's
   std::map<CardId, TimePoint> observed_at;          // by CardObserver::ObserveCard
   std::uint64_t last_chunk = 0;
-  std::uint64_t last_waiter = 0;
 
-  WaiterId NewWaiter() { return WaiterId{++last_waiter}; }
   SessionEntry* FindSession(SessionId id);
   std::optional<CardId> FindCard(const std::string& uuid) const;
   CardId CardOf(LogicalId device) const { return devices.at(device).spec.card; }
   CardId CardOf(const ChunkEntry& chunk) const { return CardOf(chunk.device); }
-  CardQueue& QueueOf(const Waiter& waiter) { return queues.at(CardOf(waiter.spec.device)); }
   Bytes GranuleOf(CardId card) const { return cards.at(card).device.granularity; }
   /// In whole granules.
   Bytes LimitOf(LogicalId device) const;
@@ -169,7 +155,6 @@ struct BrokerTables {
   absl::Status CheckInvariants() const;
 
  private:
-  absl::Status CheckQueues() const;
   absl::Status CheckCharges() const;
 };
 

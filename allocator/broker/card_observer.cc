@@ -77,12 +77,12 @@ void CardObserver::SetForeign(CardId card, Bytes bytes) {
   core_.scheduler.Serve(card);
 }
 
-Broker::Overheads CardObserver::overheads() const {
+CardObserver::Overheads CardObserver::overheads() const {
   BrokerLock lock(core_);
   return core_.overheads.Overheads();
 }
 
-std::vector<Broker::Uncharged> CardObserver::UnchargedUse() const {
+std::vector<CardObserver::Uncharged> CardObserver::UnchargedUse() const {
   BrokerLock lock(core_);
   return core_.overheads.Uncharged();
 }
@@ -93,7 +93,7 @@ Bytes CardObserver::UnreturnedBy(SessionId session) const {
   return entry == nullptr ? Bytes() : entry->unreturned;
 }
 
-std::vector<Broker::Unreturned> CardObserver::TakeUnreturned() {
+std::vector<CardObserver::Unreturned> CardObserver::TakeUnreturned() {
   BrokerLock lock(core_);
   return core_.unreturned.TakeUnreturned();
 }

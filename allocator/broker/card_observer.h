@@ -1,7 +1,11 @@
 #ifndef LGPU_ALLOCATOR_BROKER_CARD_OBSERVER_H_
 #define LGPU_ALLOCATOR_BROKER_CARD_OBSERVER_H_
 
+#include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/broker/broker.h"
@@ -16,6 +20,24 @@ struct BrokerCore;
 /// Thread-safe: it takes the broker's lock, and calls the backend without it. The core outlives it.
 class CardObserver {
  public:
+  /// Memory that a session returned and its card does not have.
+  struct Unreturned {
+    SessionId session;
+    Bytes bytes;
+  };
+  /// A process that uses more of a card than what it has charged, was granted, and its overhead may be.
+  struct Uncharged {
+    std::int64_t pid = 0;
+    int card_index = 0;
+    Bytes beside;                        // what it has charged and was granted
+    std::set<std::int64_t> listed = {};  // all processes on the card
+  };
+  /// Memory of the cards that processes use beside chunks, where it was measured; else their allowance.
+  struct Overheads {
+    std::map<SessionId, Bytes> of_session;  // of the session's process
+    std::map<std::pair<LeaseKey, CardId>, Bytes> of_lease;
+  };
+
   explicit CardObserver(BrokerCore& core) : core_(core) {}
 
   /// Reads the reports of real cards that have them: memory that a program uses beside chunks replaces its
@@ -33,14 +55,14 @@ class CardObserver {
   /// Processes of the last two readings that use more than the card's overhead allowance and 64 MiB. None on
   /// cards without an allowance, where nothing is known of contexts, and on MIG instances, whose lists do not
   /// tell processes apart.
-  std::vector<Broker::Uncharged> UnchargedUse() const;
-  Broker::Overheads overheads() const;
+  std::vector<Uncharged> UnchargedUse() const;
+  Overheads overheads() const;
   /// Memory that a session returned and its card does not have after a grace: a process keeps it. It stays
   /// charged to the session, whose requests are refused meanwhile. Only of real cards that report their
   /// memory.
   Bytes UnreturnedBy(SessionId session) const;
   /// The unreturned memory that was found since the last call.
-  std::vector<Broker::Unreturned> TakeUnreturned();
+  std::vector<Unreturned> TakeUnreturned();
 
  private:
   BrokerCore& core_;

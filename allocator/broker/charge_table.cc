@@ -138,7 +138,7 @@ Bytes ChargeTable::AllowanceOf(LeaseKey lease, CardId card) const {
   return RoundDown(std::min(share, kMostAllowance), tables_.GranuleOf(card));
 }
 
-Broker::Lent ChargeTable::Lend(const Waiter& waiter) {
+Broker::Lent ChargeTable::Lend(const Waiter& waiter, bool card_is_waited_for) {
   const CardId card = waiter.charge->card;
   const SessionId id = waiter.spec.session;
   const SessionEntry& session = tables_.sessions.at(id);
@@ -153,7 +153,7 @@ Broker::Lent ChargeTable::Lend(const Waiter& waiter) {
   // While a request waits for the card or for a limit of the lease, no allowance is lent; nor to a session
   // that gets no more memory since the charge was granted.
   const bool others_wait =
-      !tables_.queues.at(card).empty() || std::any_of(devices.begin(), devices.end(), [&](LogicalId device) {
+      card_is_waited_for || std::any_of(devices.begin(), devices.end(), [&](LogicalId device) {
         return !tables_.devices.at(device).limit_waiters.empty();
       });
   if (lent.allowances == nullptr || others_wait || devices.empty() || !tables_.CheckMayGrow(session).ok()) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "allocator/broker/broker_tables.h"
+#include "allocator/broker/waiter.h"
 
 namespace lgpu {
 
@@ -27,7 +28,7 @@ class ChargeTable {
   void Book(SessionId session, CardId card, Bytes bytes,
             const std::vector<std::pair<LogicalId, Bytes>>& parts);
   /// A granted charge: what is to be added to the program's words.
-  Broker::Lent Lend(const Waiter& waiter);
+  Broker::Lent Lend(const Waiter& waiter, bool card_is_waited_for);
 
   // Each returns whether the ledger has granules back, which the card's queue is to be served for.
   bool Uncharge(SessionId session, CardId card, Bytes bytes);

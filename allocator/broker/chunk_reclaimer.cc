@@ -53,7 +53,7 @@ void ChunkReclaimer::Give(const Batch& batch) {
   for (const auto& [card, backend_device] : batch.cards) {
     if (core_.unreturned.GiveCard(card)) core_.tables.wakes.push_back(core_.tables.unconfirmed_waker);
   }
-  if (!batch.cards.empty()) core_.tables.freed.NotifyAll();
+  if (!batch.cards.empty()) core_.card_given.NotifyAll();
 }
 
 void ChunkReclaimer::ReclaimBatch(std::span<const ChunkId> chunks, const Results& lost, bool is_retry) {
@@ -96,7 +96,7 @@ void ChunkReclaimer::FreeSpare(const std::vector<ChunkId>& chunks, absl::Functio
   {
     BrokerLock lock(core_);
     const CardId card = core_.tables.CardOf(core_.tables.chunks.at(chunks.front()));
-    while (core_.unreturned.IsTaken(card)) core_.tables.freed.Wait(core_.mutex);
+    while (core_.unreturned.IsTaken(card)) core_.card_given.Wait(core_.mutex);
     batch = Take(chunks, /*comes_first=*/true);
   }
   std::vector<absl::Status> results;
@@ -133,7 +133,8 @@ void ChunkReclaimer::MakeAgain(const ChunkTable::Missing& missing) {
   for (const auto& [device, sizes] : missing) {
     Bytes bytes;
     for (const Bytes size : sizes) bytes += size;
-    Reclaim(spare_.Make({.device = device, .bytes = bytes, .sizes = sizes, .deadline = core_.now()}).leaving);
+    SpareChunks::Order order{.device = device, .bytes = bytes, .sizes = sizes, .deadline = core_.now()};
+    Reclaim(spare_.Make(order)->leaving);  // its time is over: it is not made again later
   }
 }
 

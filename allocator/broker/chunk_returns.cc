@@ -12,7 +12,7 @@ absl::Status ChunkReturns::CheckReturn(SessionId session, LogicalId logical,
   if (const SessionEntry* const entry = core_.tables.FindSession(session)) {
     // The session has not heard of these: its request is still parked.
     for (const WaiterId waiting : entry->waiting) {
-      for (const Chunk& chunk : core_.tables.waiters.at(waiting).taken) refused.insert(chunk.id);
+      for (const Chunk& chunk : core_.waiting.waiters.at(waiting).taken) refused.insert(chunk.id);
     }
   }
   for (const ChunkId id : chunks) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "allocator/broker/session_restore.h"
+
 namespace lgpu {
 
 ChunkId ChunkTable::Register(LogicalId device, SessionId session, const MadeChunk& made) {
@@ -21,7 +23,7 @@ ChunkId ChunkTable::Register(LogicalId device, SessionId session, const MadeChun
   return id;
 }
 
-void ChunkTable::Restore(SessionId session, const Broker::RestoredChunk& restored) {
+void ChunkTable::Restore(SessionId session, const SessionRestore::RestoredChunk& restored) {
   ChunkEntry& chunk = tables_.chunks[restored.id];
   chunk.device = restored.device;
   chunk.bytes = restored.bytes;

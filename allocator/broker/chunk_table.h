@@ -7,6 +7,7 @@
 
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/made_chunk.h"
+#include "allocator/broker/session_restore.h"
 
 namespace lgpu {
 
@@ -22,7 +23,7 @@ class ChunkTable {
   /// A chunk exists for bytes that were charged; no session: it is spare.
   ChunkId Register(LogicalId device, SessionId session, const MadeChunk& made);
   /// A chunk that an earlier broker granted; there is no reference to its memory here.
-  void Restore(SessionId session, const Broker::RestoredChunk& restored);
+  void Restore(SessionId session, const SessionRestore::RestoredChunk& restored);
   /// Charged bytes for which no chunk was made are free again.
   void RefundCharge(LogicalId device, Bytes bytes);
   /// Charges all that a preallocated device lacks, and returns it; zero where the ledger cannot give it.

@@ -44,13 +44,12 @@ absl::StatusOr<Waiter> Grants::CheckCharge(const Broker::ChargeSpec& spec) const
         "\", and the lease of this program has no logical device on it; name a GPU of the lease (inside a "
         "lease an index of CUDA_VISIBLE_DEVICES counts the lease's GPUs, from 0)"));
   }
-  Waiter waiter;
-  waiter.spec = {.session = spec.session,
-                 .device = devices.front(),
-                 .at_least = RoundUp(spec.bytes, core_.tables.GranuleOf(*card)),
-                 .wanted = {},
-                 .asked_at = spec.asked_at,
-                 .deadline = spec.deadline};
+  Waiter waiter = NewRequest({.session = spec.session,
+                              .device = devices.front(),
+                              .at_least = RoundUp(spec.bytes, core_.tables.GranuleOf(*card)),
+                              .wanted = {},
+                              .asked_at = spec.asked_at,
+                              .deadline = spec.deadline});
   waiter.charge = {.card = *card,
                    .bytes = spec.bytes,
                    .what = spec.what,
@@ -59,8 +58,18 @@ absl::StatusOr<Waiter> Grants::CheckCharge(const Broker::ChargeSpec& spec) const
   return waiter;
 }
 
-Broker::GrowAnswer Grants::Grow(const Broker::GrowSpec& spec) {
-  Broker::GrowAnswer answer;
+Waiter Grants::NewRequest(const Broker::GrowSpec& spec) const {
+  const Broker::DeviceSpec& device = core_.tables.devices.at(spec.device).spec;
+  Waiter waiter;
+  waiter.spec = spec;
+  waiter.card = device.card;
+  waiter.user = device.owner;
+  waiter.waker = core_.tables.sessions.at(spec.session).waker;
+  return waiter;
+}
+
+Broker::Answer Grants::Grow(const Broker::GrowSpec& spec) {
+  Broker::Answer answer;
   WaiterId id;
   Waiter mine;
   std::optional<Making> making;
@@ -68,11 +77,9 @@ Broker::GrowAnswer Grants::Grow(const Broker::GrowSpec& spec) {
     BrokerLock lock(core_);
     answer.status = CheckGrow(spec);
     if (!answer.status.ok()) return answer;
-    id = core_.tables.NewWaiter();
-    const CardId card = core_.tables.CardOf(spec.device);
-    core_.scheduler.EndTurnInTime(card);
-    const Bytes granule = core_.tables.GranuleOf(card);
-    mine.spec = spec;
+    id = core_.waiting.NewWaiter();
+    mine = NewRequest(spec);
+    const Bytes granule = core_.tables.GranuleOf(mine.card);
     mine.spec.at_least = RoundUp(spec.at_least, granule);
     mine.spec.wanted = std::max(mine.spec.at_least, RoundUp(spec.wanted, granule));
     making = core_.requests.Place(id, mine, answer);
@@ -80,8 +87,8 @@ Broker::GrowAnswer Grants::Grow(const Broker::GrowSpec& spec) {
   return Finish(id, std::move(mine), making, std::move(answer));
 }
 
-Broker::GrowAnswer Grants::ChargeCard(const Broker::ChargeSpec& spec) {
-  Broker::GrowAnswer answer;
+Broker::Answer Grants::ChargeCard(const Broker::ChargeSpec& spec) {
+  Broker::Answer answer;
   WaiterId id;
   Waiter mine;
   std::optional<Making> making;
@@ -103,16 +110,15 @@ Broker::GrowAnswer Grants::ChargeCard(const Broker::ChargeSpec& spec) {
       ++core_.tables.counters.refusals;
       return answer;
     }
-    id = core_.tables.NewWaiter();
+    id = core_.waiting.NewWaiter();
     core_.charges.Open(spec.session, mine.charge->card);
-    core_.scheduler.EndTurnInTime(mine.charge->card);
     making = core_.requests.Place(id, mine, answer);
   }
   return Finish(id, std::move(mine), making, std::move(answer));
 }
 
-Broker::GrowAnswer Grants::Continue(WaiterId id) {
-  Broker::GrowAnswer answer;
+Broker::Answer Grants::Take(WaiterId id) {
+  Broker::Answer answer;
   Waiter mine;
   std::optional<Making> making;
   {
@@ -122,17 +128,17 @@ Broker::GrowAnswer Grants::Continue(WaiterId id) {
   return Finish(id, std::move(mine), making, std::move(answer));
 }
 
-Broker::GrowAnswer Grants::Finish(WaiterId id, Waiter mine, const std::optional<Making>& making,
-                                  Broker::GrowAnswer answer) {
+Broker::Answer Grants::Finish(WaiterId id, Waiter mine, const std::optional<Making>& making,
+                              Broker::Answer answer) {
   if (!making) return Logged(std::move(answer));
   if (mine.phase == Waiter::Phase::kBallast) return FreeBallast(id, std::move(mine));
   return MakeChunks(id, std::move(mine), *making);
 }
 
-Broker::GrowAnswer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& making) {
+Broker::Answer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& making) {
   const LogicalId logical = mine.spec.device;
   const MadeChunks created = CreateChunks(core_.backend, making.backend_device, making.sizes);
-  Broker::GrowAnswer answer;
+  Broker::Answer answer;
   std::optional<Making> more;
   std::vector<ChunkId> leaving;
   {
@@ -165,7 +171,7 @@ Broker::GrowAnswer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& ma
     const CardId card = device.spec.card;
     // A session that has its chunks and waits no more counts for turns and deadlocks from here on. Requests
     // that wait under the limit of a preallocated device counted on the chunks that were being made.
-    if (is_short || !core_.tables.queues.at(card).empty() ||
+    if (is_short || !core_.waiting.queues.at(card).empty() ||
         (device.spec.preallocate && !device.limit_waiters.empty())) {
       core_.scheduler.Serve(card);
     }
@@ -175,7 +181,7 @@ Broker::GrowAnswer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& ma
 }
 
 std::optional<Making> Grants::ServeFromSpare(WaiterId id, Waiter& mine, const absl::Status& made,
-                                             Broker::GrowAnswer& answer) {
+                                             Broker::Answer& answer) {
   mine.phase = Waiter::Phase::kNew;
   if (made.ok()) return core_.requests.Place(id, mine, answer);
   // Other sessions may have given chunks back meanwhile.
@@ -190,10 +196,11 @@ std::optional<Making> Grants::ServeFromSpare(WaiterId id, Waiter& mine, const ab
   return std::nullopt;
 }
 
-Broker::GrowAnswer Grants::NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave) {
-  Broker::GrowAnswer answer;
+Broker::Answer Grants::NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave) {
+  Broker::Answer answer;
   if (absl::IsResourceExhausted(status) && others_leave && core_.now() < mine.spec.deadline) {
-    core_.requests.PutOff(id, std::move(mine), answer);
+    core_.requests.PutOff(id, std::move(mine));
+    answer.wait = id;
     return answer;
   }
   answer.status = status;
@@ -205,8 +212,8 @@ Broker::GrowAnswer Grants::NotMade(WaiterId id, Waiter mine, const absl::Status&
   return answer;
 }
 
-Broker::GrowAnswer Grants::FreeBallast(WaiterId id, Waiter mine) {
-  Broker::GrowAnswer answer;
+Broker::Answer Grants::FreeBallast(WaiterId id, Waiter mine) {
+  Broker::Answer answer;
   std::optional<Making> making;
   const std::vector<ChunkId> ballast = std::exchange(mine.ballast, {});
   reclaimer_.FreeSpare(ballast, [&] {
@@ -218,11 +225,11 @@ Broker::GrowAnswer Grants::FreeBallast(WaiterId id, Waiter mine) {
   return Finish(id, std::move(mine), making, std::move(answer));
 }
 
-Broker::GrowAnswer Grants::Logged(Broker::GrowAnswer answer) {
+Broker::Answer Grants::Logged(Broker::Answer answer) {
   if (!answer.status.ok() || (answer.chunks.empty() && !answer.lent)) return answer;
   if (absl::Status committed = core_.log.Commit(); !committed.ok()) {
     TakeBack(answer);
-    return {.status = std::move(committed), .chunks = {}, .wait = {}, .next_look = {}};
+    return {.status = std::move(committed)};
   }
   if (answer.lent && answer.lent->allowances != nullptr) {
     const Broker::Lent& lent = *answer.lent;
@@ -232,7 +239,7 @@ Broker::GrowAnswer Grants::Logged(Broker::GrowAnswer answer) {
   return answer;
 }
 
-void Grants::TakeBack(const Broker::GrowAnswer& answer) {
+void Grants::TakeBack(const Broker::Answer& answer) {
   SessionId session;
   LogicalId device;
   std::vector<ChunkId> chunks;

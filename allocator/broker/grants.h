@@ -21,31 +21,31 @@ class Grants {
       : core_(core), reclaimer_(reclaimer), returns_(returns), observer_(observer) {}
 
   // As the calls of Broker.
-  Broker::GrowAnswer Grow(const Broker::GrowSpec& spec);
-  Broker::GrowAnswer Continue(WaiterId id);
-  Broker::GrowAnswer ChargeCard(const Broker::ChargeSpec& spec);
+  Broker::Answer Grow(const Broker::GrowSpec& spec);
+  Broker::Answer Take(WaiterId id);
+  Broker::Answer ChargeCard(const Broker::ChargeSpec& spec);
 
  private:
   absl::Status CheckGrow(const Broker::GrowSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   absl::StatusOr<Waiter> CheckCharge(const Broker::ChargeSpec& spec) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+  Waiter NewRequest(const Broker::GrowSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Makes what is to be made, and logs the answer.
-  Broker::GrowAnswer Finish(WaiterId id, Waiter mine, const std::optional<Making>& making,
-                            Broker::GrowAnswer answer);
+  Broker::Answer Finish(WaiterId id, Waiter mine, const std::optional<Making>& making, Broker::Answer answer);
   /// Makes the chunks of a charged request, and does what is left of it.
-  Broker::GrowAnswer MakeChunks(WaiterId id, Waiter mine, const Making& making);
+  Broker::Answer MakeChunks(WaiterId id, Waiter mine, const Making& making);
   /// The chunks that were made for a request of a preallocated device are spare now: the request is served
   /// from these and from those that were there. If other sessions took them meanwhile it is admitted again.
   std::optional<Making> ServeFromSpare(WaiterId id, Waiter& mine, const absl::Status& made,
-                                       Broker::GrowAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+                                       Broker::Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// The backend had too little for a charged request. `others_leave`: it may have more soon.
-  Broker::GrowAnswer NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave)
+  Broker::Answer NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Frees spare chunks for a request, and admits the request again.
-  Broker::GrowAnswer FreeBallast(WaiterId id, Waiter mine);
+  Broker::Answer FreeBallast(WaiterId id, Waiter mine);
   /// The answer, once its chunks or its charge are in the log; otherwise they are taken back.
-  Broker::GrowAnswer Logged(Broker::GrowAnswer answer);
-  void TakeBack(const Broker::GrowAnswer& answer);
+  Broker::Answer Logged(Broker::Answer answer);
+  void TakeBack(const Broker::Answer& answer);
 
   BrokerCore& core_;
   ChunkReclaimer& reclaimer_;

@@ -7,102 +7,156 @@
 #include "lgpu/status.h"
 
 namespace lgpu {
+namespace {
 
-absl::StatusOr<LogicalId> LogicalDevices::Reserve(const BrokerLock& lock, const Broker::DeviceSpec& spec,
-                                                  Broker::TimePoint deadline) {
-  const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
-  const Ledger::LogicalOptions size{.limit = spec.limit, .guarantee = guarantee};
-  LGPU_RETURN_IF_ERROR(core_.tables.ledger.CheckSize(spec.card, size));
-  LogicalId id;
-  const auto add = [&]() -> absl::Status {
-    core_.mutex.AssertHeld();
-    LGPU_ASSIGN_OR_RETURN(id, core_.tables.ledger.AddLogical(spec.card, size));
-    core_.tables.devices[id].spec = spec;
-    return absl::OkStatus();
-  };
-  const absl::Status added = core_.rooms.TakeFromTicket(spec, guarantee)
-                                 ? add()
-                                 : reservations_.Wait(lock, spec.card, spec.owner, guarantee, deadline, add);
-  // The ticket may have set aside less than the device needs: that is free again.
-  if (!added.ok() && spec.room) core_.scheduler.Serve(spec.card);
-  if (absl::IsResourceExhausted(added)) return RefusalStatus(core_.refusals.OfNewDevice(spec, guarantee));
-  LGPU_RETURN_IF_ERROR(added);
-  if (!spec.preallocate) return id;
-  const Bytes bytes = core_.tables.LimitOf(id);
-  if (core_.tables.ledger.Request(id, bytes).shortage != Ledger::Shortage::kNone) {
-    const Refusal refusal = core_.refusals.OfNewDevice(spec, guarantee);
-    core_.tables.devices.erase(id);
-    LGPU_RETURN_IF_ERROR(core_.tables.ledger.RemoveLogical(id));
-    return RefusalStatus(refusal);
-  }
-  core_.tables.devices.at(id).charged = bytes;
-  return id;
+Waiter NewRequest(Broker::TimePoint now, const Broker::DeviceSpec& spec, const Broker::Patience& patience) {
+  Waiter waiter;
+  waiter.spec.asked_at = now;
+  waiter.spec.deadline = patience.deadline;
+  waiter.card = spec.card;
+  waiter.user = spec.owner;
+  waiter.waker = patience.waker;
+  waiter.is_patient = false;
+  return waiter;
 }
 
-absl::StatusOr<LogicalId> LogicalDevices::Add(const Broker::DeviceSpec& spec, Broker::TimePoint deadline) {
-  LogicalId id;
-  Bytes preallocated;
+}  // namespace
+
+Broker::Answer LogicalDevices::Add(const Broker::DeviceSpec& spec, const Broker::Patience& patience) {
+  Broker::Answer answer;
+  WaiterId id;
+  Waiter mine;
   {
     BrokerLock lock(core_);
-    LGPU_ASSIGN_OR_RETURN(id, Reserve(lock, spec, deadline));
-    preallocated = core_.tables.devices.at(id).charged;
+    const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
+    const Ledger::LogicalOptions size{.limit = spec.limit, .guarantee = guarantee};
+    answer.status = core_.tables.ledger.CheckSize(spec.card, size);
+    if (!answer.status.ok()) return answer;
+    id = core_.waiting.NewWaiter();
+    mine = NewRequest(core_.now(), spec, patience);
+    mine.spec.at_least = RoundUp(guarantee, core_.tables.GranuleOf(spec.card));
+    mine.guarantee = {.what = GuaranteeWish::For::kNewDevice, .spec = spec, .size = size};
+    if (core_.guarantees.TakeFrom(spec, guarantee)) {
+      core_.admission.SetAside(id, mine);
+      LGPU_CHECK(mine.phase != Waiter::Phase::kNew);  // the bytes were set aside for it
+    } else if (!core_.requests.Settle(id, mine)) {
+      answer.wait = id;
+      return answer;
+    }
+    // For its lease less may have been set aside than the device needs: that is free again.
+    if (mine.phase == Waiter::Phase::kRefused && spec.room) core_.scheduler.Serve(spec.card);
   }
-  if (!spec.preallocate) return id;
-  const absl::Status made = Made(spare_.Make({.device = id, .bytes = preallocated, .deadline = deadline}));
-  if (made.ok()) return id;
-  Remove(id);
-  return made;
+  return Finish(id, std::move(mine));
 }
 
-absl::Status LogicalDevices::Resize(LogicalId logical, Bytes limit, Bytes guarantee,
-                                    Broker::TimePoint deadline) {
-  std::optional<Bytes> missing = Bytes();
-  std::vector<ChunkId> excess;
-  Ledger::LogicalOptions before;
-  bool grows = false;
+Broker::Answer LogicalDevices::Resize(LogicalId logical, Bytes limit, Bytes guarantee,
+                                      const Broker::Patience& patience) {
+  Broker::Answer answer;
+  WaiterId id;
+  Waiter mine;
   {
     BrokerLock lock(core_);
-    const DeviceEntry& device = core_.tables.devices.at(logical);
+    const Broker::DeviceSpec& spec = core_.tables.devices.at(logical).spec;
     const Ledger::LogicalView view = core_.tables.ledger.View(logical);
-    const Ledger::LogicalOptions size{.limit = limit,
-                                      .guarantee = device.spec.preallocate ? limit : guarantee};
-    LGPU_RETURN_IF_ERROR(core_.tables.ledger.CheckResize(logical, size));
-    const Bytes more = SaturatingSub(size.guarantee, std::max(view.guarantee, view.held()));
-    const absl::Status resized = reservations_.Wait(lock, view.card, device.spec.owner, more, deadline, [&] {
-      core_.mutex.AssertHeld();
-      const Ledger::LogicalView now = core_.tables.ledger.View(logical);
-      // The ledger keeps guarantees rounded up.
-      before = {.limit = now.limit, .guarantee = std::min(now.guarantee, now.limit)};
-      return core_.tables.ledger.Resize(logical, size);
-    });
-    if (absl::IsResourceExhausted(resized)) {
-      return RefusalStatus(
-          core_.refusals.OfDevice(logical, {.reason = RefusalReason::kCard, .asked = size.guarantee}));
+    const Ledger::LogicalOptions size{.limit = limit, .guarantee = spec.preallocate ? limit : guarantee};
+    answer.status = core_.tables.ledger.CheckResize(logical, size);
+    if (!answer.status.ok()) return answer;
+    id = core_.waiting.NewWaiter();
+    mine = NewRequest(core_.now(), spec, patience);
+    mine.spec.device = logical;
+    mine.spec.at_least = RoundUp(SaturatingSub(size.guarantee, std::max(view.guarantee, view.held())),
+                                 core_.tables.GranuleOf(view.card));
+    mine.guarantee = {.what = GuaranteeWish::For::kResize, .spec = spec, .size = size};
+    if (!core_.requests.Settle(id, mine)) {
+      answer.wait = id;
+      return answer;
     }
-    LGPU_RETURN_IF_ERROR(resized);
+  }
+  return Finish(id, std::move(mine));
+}
+
+Broker::Answer LogicalDevices::Take(WaiterId id) {
+  Waiter mine;
+  {
+    BrokerLock lock(core_);
+    if (!core_.requests.Take(id, mine)) return {.wait = id};
+  }
+  return Finish(id, std::move(mine));
+}
+
+Broker::Answer LogicalDevices::Finish(WaiterId id, Waiter mine) {
+  const GuaranteeWish& wish = *mine.guarantee;
+  const bool is_resize = wish.what == GuaranteeWish::For::kResize;
+  if (mine.phase == Waiter::Phase::kRefused) {
+    if (is_resize && wish.is_set_aside) Undo(mine);
+    return {.status = std::move(mine.refusal)};
+  }
+  if (mine.phase == Waiter::Phase::kCharged) return MakeChunks(id, std::move(mine));
+  if (is_resize) return FinishResize(id, std::move(mine));
+  return {.device = mine.spec.device};
+}
+
+Broker::Answer LogicalDevices::FinishResize(WaiterId id, Waiter mine) {
+  const LogicalId logical = mine.spec.device;
+  const bool grows = mine.guarantee->size.limit > mine.guarantee->before.limit;
+  std::vector<ChunkId> excess;
+  bool waits = false;
+  {
+    BrokerLock lock(core_);
     excess = TakeExcess(logical);
-    grows = limit > before.limit;
-    if (device.spec.preallocate) missing = ChargeMissing(logical, grows ? deadline : core_.now());
-    if (!missing && grows) {
-      // It cannot fail: the smaller size takes nothing of the card.
-      LGPU_CHECK(core_.tables.ledger.Resize(logical, before).ok());
-      const std::vector<ChunkId> more_excess = core_.chunks.TakeExcessSpare(logical);
-      excess.insert(excess.end(), more_excess.begin(), more_excess.end());
+    if (mine.guarantee->spec.preallocate) {
+      // A device that does not grow lacked these chunks before.
+      if (!grows) mine.spec.deadline = core_.now();
+      core_.admission.Admit(id, mine);
     }
-    core_.scheduler.Serve(view.card);
+    waits = mine.Waits();
+    if (waits) core_.requests.Park(id, std::move(mine));
+    core_.scheduler.Serve(core_.tables.CardOf(logical));
   }
   reclaimer_.Reclaim(excess);
-  if (!missing && grows) {
-    return absl::UnavailableError(
-        "the device's own memory is still on its way back from a process that used it; try again later");
+  if (waits) return {.wait = id};
+  if (mine.phase == Waiter::Phase::kCharged) return MakeChunks(id, std::move(mine));
+  if (mine.phase != Waiter::Phase::kRefused || !grows) return {.device = logical};
+  Undo(mine);
+  return {.status = std::move(mine.refusal)};
+}
+
+void LogicalDevices::Undo(const Waiter& mine) {
+  const LogicalId logical = mine.spec.device;
+  std::vector<ChunkId> excess;
+  {
+    BrokerLock lock(core_);
+    // It cannot fail: the smaller size takes nothing of the card.
+    LGPU_CHECK(core_.tables.ledger.Resize(logical, mine.guarantee->before).ok());
+    excess = core_.chunks.TakeExcessSpare(logical);
+    core_.scheduler.Serve(core_.tables.CardOf(logical));
   }
-  if (!missing || missing->is_zero()) return absl::OkStatus();
-  const absl::Status made = Made(spare_.Make({.device = logical,
-                                              .bytes = *missing,
-                                              .deadline = core_.now(),
-                                              .size_before = grows ? std::optional(before) : std::nullopt}));
-  // A device that does not grow lacked these chunks before, and has its new size without them.
-  return grows ? made : absl::OkStatus();
+  reclaimer_.Reclaim(excess);
+}
+
+Broker::Answer LogicalDevices::MakeChunks(WaiterId id, Waiter mine) {
+  GuaranteeWish& wish = *mine.guarantee;
+  const LogicalId logical = mine.spec.device;
+  const bool is_new = wish.what == GuaranteeWish::For::kNewDevice;
+  const bool grows = is_new || wish.size.limit > wish.before.limit;
+  SpareChunks::Order order{.device = logical,
+                           .bytes = mine.charged,
+                           .sizes = std::move(wish.chunk_sizes),
+                           .made = std::move(wish.made),
+                           .deadline = is_new ? mine.spec.deadline : core_.now(),
+                           .size_before = !is_new && grows ? std::optional(wish.before) : std::nullopt};
+  const std::optional<SpareChunks::Made> made = spare_.Make(order);
+  if (!made) {
+    wish.chunk_sizes = std::move(order.sizes);
+    wish.made = std::move(order.made);
+    BrokerLock lock(core_);
+    core_.requests.PutOff(id, std::move(mine));
+    return {.wait = id};
+  }
+  const absl::Status status = Made(*made);
+  if (status.ok() || !grows) return {.device = logical};
+  if (is_new) Remove(logical);
+  return {.status = status};
 }
 
 absl::Status LogicalDevices::CheckSize(LogicalId logical, Bytes limit, Bytes guarantee) const {
@@ -116,19 +170,6 @@ std::vector<ChunkId> LogicalDevices::TakeExcess(LogicalId logical) {
   core_.trims.AskForExcess(logical);
   // Memory that is leaving is lost to the device already: only what is granted counts.
   return device.spec.preallocate ? core_.chunks.TakeExcessSpare(logical) : std::vector<ChunkId>();
-}
-
-std::optional<Bytes> LogicalDevices::ChargeMissing(LogicalId logical, Broker::TimePoint deadline) {
-  std::optional<Bytes> missing = core_.chunks.ChargeMissing(logical);
-  if (missing) return missing;
-  // The lock is given up here: sessions ask for memory under the new limit from here on.
-  core_.WakeSessions();
-  missing = core_.chunks.ChargeMissing(logical);
-  while (!missing && !core_.tables.stopping && core_.now() < deadline) {
-    core_.tables.freed.WaitUntil(core_.mutex, deadline);
-    missing = core_.chunks.ChargeMissing(logical);
-  }
-  return missing;
 }
 
 absl::Status LogicalDevices::Made(const SpareChunks::Made& made) {

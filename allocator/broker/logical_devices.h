@@ -5,7 +5,6 @@
 
 #include "allocator/broker/broker_core.h"
 #include "allocator/broker/chunk_reclaimer.h"
-#include "allocator/broker/reservations.h"
 #include "allocator/broker/spare_chunks.h"
 
 namespace lgpu {
@@ -15,31 +14,31 @@ namespace lgpu {
 /// Thread-safe: it takes the broker's lock. What it is made of outlives it.
 class LogicalDevices {
  public:
-  LogicalDevices(BrokerCore& core, Reservations& reservations, SpareChunks& spare, ChunkReclaimer& reclaimer)
-      : core_(core), reservations_(reservations), spare_(spare), reclaimer_(reclaimer) {}
+  LogicalDevices(BrokerCore& core, SpareChunks& spare, ChunkReclaimer& reclaimer)
+      : core_(core), spare_(spare), reclaimer_(reclaimer) {}
 
-  // As AddDevice, ResizeDevice, CheckSize, RemoveDevice, MakeMissing and Find of Broker.
-  absl::StatusOr<LogicalId> Add(const Broker::DeviceSpec& spec, Broker::TimePoint deadline);
-  absl::Status Resize(LogicalId device, Bytes limit, Bytes guarantee, Broker::TimePoint deadline);
+  // As AddDevice, ResizeDevice, TakeAnswer, CheckSize, RemoveDevice, MakeMissing and Find of Broker.
+  Broker::Answer Add(const Broker::DeviceSpec& spec, const Broker::Patience& patience);
+  Broker::Answer Resize(LogicalId device, Bytes limit, Bytes guarantee, const Broker::Patience& patience);
+  Broker::Answer Take(WaiterId id);
   absl::Status CheckSize(LogicalId device, Bytes limit, Bytes guarantee) const;
   void Remove(LogicalId device);
   absl::Status MakeMissing(LogicalId device);
   std::optional<Broker::DeviceInfo> Find(LogicalId device) const;
 
  private:
-  /// Makes the device in the ledger, with its guarantee; the chunks of a preallocated one are charged.
-  absl::StatusOr<LogicalId> Reserve(const BrokerLock& lock, const Broker::DeviceSpec& spec,
-                                    Broker::TimePoint deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// A device has its new limit. Asks for what it holds beyond, and returns the spare chunks beyond.
+  /// What is left of a request that waits no more.
+  Broker::Answer Finish(WaiterId id, Waiter mine);
+  /// The device has its new size: asks for what it holds beyond, returns the spare chunks beyond, and charges
+  /// what a preallocated device lacks.
+  Broker::Answer FinishResize(WaiterId id, Waiter mine);
+  /// The device gets the size back that it had.
+  void Undo(const Waiter& mine);
+  Broker::Answer MakeChunks(WaiterId id, Waiter mine);
   std::vector<ChunkId> TakeExcess(LogicalId device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Charges what a preallocated device lacks of its new limit. Waits until `deadline` for memory of its
-  /// own that is leaving; none: that takes longer.
-  std::optional<Bytes> ChargeMissing(LogicalId device, Broker::TimePoint deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   absl::Status Made(const SpareChunks::Made& made);
 
   BrokerCore& core_;
-  Reservations& reservations_;
   SpareChunks& spare_;
   ChunkReclaimer& reclaimer_;
 };

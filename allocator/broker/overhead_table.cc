@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/broker/card_observer.h"
 #include "allocator/broker/card_use.h"
 #include "base/check.h"
 
@@ -125,9 +126,9 @@ void OverheadTable::NoteUncharged(CardId card, const CardReport& report,
   for (const DeviceMemory::ProcessMemory& process : report.processes) listed_[card].insert(process.pid);
 }
 
-std::vector<Broker::Uncharged> OverheadTable::Uncharged() const {
+std::vector<CardObserver::Uncharged> OverheadTable::Uncharged() const {
   constexpr int kReadings = 2;
-  std::vector<Broker::Uncharged> found;
+  std::vector<CardObserver::Uncharged> found;
   for (const auto& [where, beyond] : uncharged_) {
     if (beyond.readings < kReadings) continue;
     found.push_back({.pid = where.second,
@@ -156,8 +157,8 @@ Bytes OverheadTable::AccountedTo(std::int64_t pid, CardId card) const {
   return sum;
 }
 
-Broker::Overheads OverheadTable::Overheads() const {
-  Broker::Overheads sums;
+CardObserver::Overheads OverheadTable::Overheads() const {
+  CardObserver::Overheads sums;
   std::set<std::pair<LeaseKey, std::pair<std::int64_t, CardId>>> counted;
   for (const auto& [id, session] : tables_.sessions) {
     for (const CardId card : session.on_cards) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "allocator/broker/broker_tables.h"
+#include "allocator/broker/card_observer.h"
 #include "allocator/broker/card_watch.h"
 
 namespace lgpu {
@@ -34,8 +35,8 @@ class OverheadTable {
   /// What the sessions of a process that are not draining may use of a card: all that they hold, and one
   /// context if a session of them uses the card.
   Bytes AccountedTo(std::int64_t pid, CardId card) const;
-  std::vector<Broker::Uncharged> Uncharged() const;
-  Broker::Overheads Overheads() const;
+  std::vector<CardObserver::Uncharged> Uncharged() const;
+  CardObserver::Overheads Overheads() const;
   /// Processes without a session on the card; null: no report of the card was taken.
   const std::vector<DeviceMemory::ProcessMemory>* OutsidersOf(CardId card) const;
 

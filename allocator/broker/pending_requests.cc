@@ -8,113 +8,60 @@
 
 namespace lgpu {
 
-std::optional<Making> PendingRequests::Place(WaiterId id, Waiter& mine, Broker::GrowAnswer& answer) {
+bool PendingRequests::Settle(WaiterId id, Waiter& mine) {
   admission_.Admit(id, mine);
-  if (mine.IsQueued()) {
-    const CardId card = tables_.CardOf(mine.spec.device);
-    const bool waits_for_card = mine.phase == Waiter::Phase::kCard;
-    Park(id, std::move(mine));
-    if (waits_for_card) queues_.Serve(card);
-    if (!TakeIfSettled(id, mine, answer)) return std::nullopt;
-  }
-  return Conclude(mine, answer);
+  if (!mine.IsQueued()) return true;
+  const CardId card = mine.card;
+  const bool waits_for_card = mine.phase == Waiter::Phase::kCard;
+  Park(id, std::move(mine));
+  if (waits_for_card) queues_.Serve(card);
+  return Take(id, mine);
 }
 
-std::optional<Making> PendingRequests::Continue(WaiterId id, Waiter& mine, Broker::GrowAnswer& answer) {
-  if (!tables_.waiters.contains(id)) {
-    answer.status = absl::FailedPreconditionError("the session has ended");
-    return std::nullopt;
-  }
-  return TakeIfSettled(id, mine, answer) ? Conclude(mine, answer) : std::nullopt;
-}
-
-void PendingRequests::Withdraw(WaiterId id) {
-  const auto found = tables_.waiters.find(id);
-  if (found == tables_.waiters.end()) return;
-  Waiter& waiter = found->second;
-  waiter.is_withdrawn = true;
-  waiter.in_grace = true;
-  waiter.spec.deadline = tables_.now();
-}
-
-void PendingRequests::Park(WaiterId id, Waiter waiter) {
-  tables_.sessions.at(waiter.spec.session).waiting.insert(id);
-  tables_.waiters.emplace(id, std::move(waiter));
-}
-
-void PendingRequests::Forget(WaiterId id) {
-  const auto found = tables_.waiters.find(id);
-  tables_.sessions.at(found->second.spec.session).waiting.erase(id);
-  tables_.waiters.erase(found);
-}
-
-void PendingRequests::PutOff(WaiterId id, Waiter waiter, Broker::GrowAnswer& answer) {
-  waiter.phase = Waiter::Phase::kBackend;
-  // Not sooner, whatever wakes the session: what this attempt gives back wakes it too.
-  waiter.retry_at = tables_.now() + BrokerTables::kBackendRetry;
-  answer.wait = id;
-  answer.next_look = std::min(waiter.spec.deadline, waiter.retry_at);
-  Park(id, std::move(waiter));
-}
-
-bool PendingRequests::TakeIfSettled(WaiterId id, Waiter& mine, Broker::GrowAnswer& answer) {
-  Waiter& waiter = tables_.waiters.at(id);
-  const CardId card = tables_.CardOf(waiter.spec.device);
-  const Broker::TimePoint now = tables_.now();
-  if (waiter.phase == Waiter::Phase::kBackend && !waiter.IsPutOff(now)) {
-    waiter.phase = Waiter::Phase::kNew;
-    admission_.Admit(id, waiter);
-    if (waiter.phase == Waiter::Phase::kCard) queues_.Serve(card);
-  }
-  if (waiter.phase == Waiter::Phase::kLimit && now < waiter.spec.deadline) LookForIdle(waiter);
-  if (waiter.phase == Waiter::Phase::kCard && now >= waiter.next_look) queues_.Serve(card);
-  if (waiter.IsQueued() && now >= waiter.spec.deadline && !admission_.IsBeingMade(waiter)) {
-    RefusalCause cause{.reason = RefusalReason::kLimit};
-    if (waiter.phase == Waiter::Phase::kCard) {
-      cause.reason = RefusalReason::kCard;
-      cause.turns = tables_.queues.at(card).TurnsOf(id);
-    }
-    admission_.Leave(id, waiter);
-    admission_.Refuse(waiter, cause);
-    queues_.Serve(card);
-  }
-  if (waiter.IsQueued() || waiter.IsPutOff(now)) {
-    waiter.next_look = NextLook(id, waiter, now);
-    answer.wait = id;
-    answer.next_look = waiter.next_look;
-    return false;
-  }
+bool PendingRequests::Take(WaiterId id, Waiter& mine) {
+  Waiter& waiter = waiting_.waiters.at(id);
+  if (waiter.Waits()) return false;
   mine = std::move(waiter);
   Forget(id);
   return true;
 }
 
-void PendingRequests::LookForIdle(Waiter& waiter) {
-  if (waiter.need.round == 0 || tables_.now() < waiter.need.look_again) return;
-  // All requests of its line are admitted again, so that each keeps its place there.
-  queues_.Serve(tables_.CardOf(waiter.spec.device));
-  // Where nothing had to be asked, because what is missing is on its way.
-  waiter.need.look_again = std::max(waiter.need.look_again, tables_.now() + TrimTable::kPatience);
+std::optional<Making> PendingRequests::Place(WaiterId id, Waiter& mine, Broker::Answer& answer) {
+  if (Settle(id, mine)) return Conclude(mine, answer);
+  answer.wait = id;
+  return std::nullopt;
 }
 
-Broker::TimePoint PendingRequests::NextLook(WaiterId id, const Waiter& waiter, Broker::TimePoint now) const {
-  if (waiter.IsPutOff(now)) return std::min(waiter.spec.deadline, waiter.retry_at);
-  if (now >= waiter.spec.deadline) return now + BrokerTables::kBackendRetry;
-  const CardQueue& queue = tables_.QueueOf(waiter);
-  const bool waits_for_card = waiter.phase == Waiter::Phase::kCard;
-  Broker::TimePoint next = waiter.spec.deadline;
-  if (waits_for_card) {
-    // So that a turn ends in time, even one that starts before this request looks again and whose own session
-    // is slow.
-    next = std::min({next, now + tables_.max_drain, queue.NextChange(now).value_or(next)});
+std::optional<Making> PendingRequests::Continue(WaiterId id, Waiter& mine, Broker::Answer& answer) {
+  if (!waiting_.waiters.contains(id)) {
+    answer.status = absl::FailedPreconditionError("the session has ended");
+    return std::nullopt;
   }
-  const bool asks = !waits_for_card || (queue.turn() && queue.turn()->of == id);
-  if (!asks || waiter.need.round == 0) return next;
-  const Broker::TimePoint look_again = waiter.need.look_again;
-  return std::min(next, look_again > now ? look_again : now + TrimTable::kPatience);
+  if (Take(id, mine)) return Conclude(mine, answer);
+  answer.wait = id;
+  return std::nullopt;
 }
 
-std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::GrowAnswer& answer) {
+void PendingRequests::Park(WaiterId id, Waiter waiter) {
+  waiting_.times_changed = true;
+  if (waiter.spec.session) tables_.sessions.at(waiter.spec.session).waiting.insert(id);
+  waiting_.waiters.emplace(id, std::move(waiter));
+}
+
+void PendingRequests::Forget(WaiterId id) {
+  const auto found = waiting_.waiters.find(id);
+  const SessionId session = found->second.spec.session;
+  if (session) tables_.sessions.at(session).waiting.erase(id);
+  waiting_.waiters.erase(found);
+}
+
+void PendingRequests::PutOff(WaiterId id, Waiter waiter) {
+  waiter.phase = Waiter::Phase::kBackend;
+  waiter.retry_at = tables_.now() + BrokerTables::kBackendRetry;
+  Park(id, std::move(waiter));
+}
+
+std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::Answer& answer) {
   if (mine.phase == Waiter::Phase::kBallast) return Making();
   if (mine.phase == Waiter::Phase::kCharged) {
     const Broker::DeviceSpec& spec = tables_.devices.at(mine.spec.device).spec;
@@ -132,7 +79,7 @@ std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::GrowAnswer
   }
   if (mine.charge && mine.phase == Waiter::Phase::kServed) {
     ++tables_.counters.charges;
-    answer.lent = charges_.Lend(mine);
+    answer.lent = charges_.Lend(mine, !waiting_.QueueOf(mine).empty());
     return std::nullopt;
   }
   answer.ahead = mine.spec.ahead;
@@ -140,7 +87,7 @@ std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::GrowAnswer
   answer.chunks = std::move(mine.taken);
   if (answer.status.ok()) {
     ++tables_.counters.grants;
-  } else if (!mine.spec.ahead && !mine.is_withdrawn) {
+  } else if (!mine.spec.ahead && !absl::IsCancelled(answer.status)) {
     ++tables_.counters.refusals;
   }
   return std::nullopt;
@@ -150,8 +97,8 @@ void PendingRequests::Drop(SessionId session) {
   std::set<CardId> touched;
   const std::set<WaiterId> waiting = tables_.sessions.at(session).waiting;
   for (const WaiterId id : waiting) {
-    Waiter& waiter = tables_.waiters.at(id);
-    touched.insert(tables_.CardOf(waiter.spec.device));
+    Waiter& waiter = waiting_.waiters.at(id);
+    touched.insert(waiter.card);
     // The request that was to free them is gone.
     for (const ChunkId chunk : std::exchange(waiter.ballast, {})) tables_.NoteUnconfirmed(chunk);
     admission_.Leave(id, waiter);

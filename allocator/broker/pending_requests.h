@@ -8,6 +8,7 @@
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/charge_table.h"
 #include "allocator/broker/queue_scheduler.h"
+#include "allocator/broker/waiting_requests.h"
 
 namespace lgpu {
 
@@ -24,32 +25,33 @@ struct Making {
 /// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
 class PendingRequests {
  public:
-  PendingRequests(BrokerTables& tables, ChargeTable& charges, Admission& admission, QueueScheduler& queues)
-      : tables_(tables), charges_(charges), admission_(admission), queues_(queues) {}
+  PendingRequests(BrokerTables& tables, WaitingRequests& waiting, ChargeTable& charges, Admission& admission,
+                  QueueScheduler& queues)
+      : tables_(tables), waiting_(waiting), charges_(charges), admission_(admission), queues_(queues) {}
 
-  /// Admits a new request. Nothing is to be made: `answer` is its answer, or says that it waits.
-  std::optional<Making> Place(WaiterId id, Waiter& mine, Broker::GrowAnswer& answer);
-  /// As above, for a parked request, which is taken into `mine` where it waits no more. The session may have
-  /// ended: the answer is an error.
-  std::optional<Making> Continue(WaiterId id, Waiter& mine, Broker::GrowAnswer& answer);
-  /// The time of a parked request is over at once, without the grace that others have. None of this id:
-  /// nothing happens.
-  void Withdraw(WaiterId id);
+  /// Admits a new request. Where it waits it is parked: false. True: `mine` waits no more.
+  bool Settle(WaiterId id, Waiter& mine);
+  /// Takes a parked request out, if it waits no more.
+  bool Take(WaiterId id, Waiter& mine);
+  /// A request that waits, or whose answer is to be taken.
+  void Park(WaiterId id, Waiter waiter);
   /// The request is to be admitted again later: the backend had less than the ledger.
-  void PutOff(WaiterId id, Waiter waiter, Broker::GrowAnswer& answer);
+  void PutOff(WaiterId id, Waiter waiter);
+  void Forget(WaiterId id);
   /// Drops all requests of a session.
   void Drop(SessionId session);
 
+  // For chunks and charges.
+  /// Settle. Nothing is to be made: `answer` is its answer, or says that it waits.
+  std::optional<Making> Place(WaiterId id, Waiter& mine, Broker::Answer& answer);
+  /// Take, and as above. The session may have ended: the answer is an error.
+  std::optional<Making> Continue(WaiterId id, Waiter& mine, Broker::Answer& answer);
+
  private:
-  void Park(WaiterId id, Waiter waiter);
-  void Forget(WaiterId id);
-  /// Takes a parked request out if it waits no more; else says in `answer` how long it does.
-  bool TakeIfSettled(WaiterId id, Waiter& mine, Broker::GrowAnswer& answer);
-  void LookForIdle(Waiter& waiter);
-  Broker::TimePoint NextLook(WaiterId id, const Waiter& waiter, Broker::TimePoint now) const;
-  std::optional<Making> Conclude(Waiter& mine, Broker::GrowAnswer& answer);
+  std::optional<Making> Conclude(Waiter& mine, Broker::Answer& answer);
 
   BrokerTables& tables_;
+  WaitingRequests& waiting_;
   ChargeTable& charges_;
   Admission& admission_;
   QueueScheduler& queues_;

@@ -8,36 +8,50 @@ namespace lgpu {
 
 void QueueScheduler::Serve(CardId card) {
   served_at_[card] = tables_.now();
+  waiting_.times_changed = true;
   // What programs have not used of what was lent to them is free for requests that wait.
-  if (!tables_.queues.at(card).empty()) charges_.TakeAllowances(card, LeaseKey());
+  if (!waiting_.queues.at(card).empty()) charges_.TakeAllowances(card, LeaseKey());
   do {
     ServeQueue(card);
     for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) admission_.AdmitUnderLimit(logical);
   } while (MoveTurnOn(card));
-  tables_.freed.NotifyAll();
 }
 
-void QueueScheduler::EndTurnInTime(CardId card) {
-  if (tables_.queues.at(card).IsTurnOver(tables_.now())) Serve(card);
+Broker::TimePoint QueueScheduler::NextChange(CardId card) const {
+  const CardQueue& queue = waiting_.queues.at(card);
+  if (queue.empty()) return Broker::TimePoint::max();
+  const auto served = served_at_.find(card);
+  const Broker::TimePoint since = served == served_at_.end() ? Broker::TimePoint() : served->second;
+  // At the latest: sessions that hold memory may have begun to answer trims.
+  Broker::TimePoint next = since + waiting_.max_drain;
+  next = std::min(next, queue.NextChange(since).value_or(next));
+  if (queue.turn()) {
+    const TrimTable::Need& need = waiting_.waiters.at(queue.turn()->of).need;
+    return need.round == 0 ? next : std::min(next, std::max(need.look_again, since + TrimTable::kPatience));
+  }
+  for (const WaiterId id : queue.Order()) {
+    const TrimTable::Need& need = waiting_.waiters.at(id).need;
+    if (need.next_round && *need.next_round > since) next = std::min(next, *need.next_round);
+  }
+  return next;
 }
 
 void QueueScheduler::ServeQueue(CardId card) {
-  CardQueue& queue = tables_.queues.at(card);
+  CardQueue& queue = waiting_.queues.at(card);
   if (queue.IsTurnOver(tables_.now())) queue.EndTurn(tables_.now());
   // A grant can end a turn, or leave another request of its device above the limit.
   for (bool again = !queue.empty(); again;) {
     again = false;
     const bool held_back = queue.turn().has_value();
     for (const WaiterId id : queue.Order()) {
-      again |=
-          tables_.rooms.contains(id) ? rooms_.Try(id) : admission_.AdmitFromQueue(id, tables_.waiters.at(id));
+      again |= admission_.AdmitFromQueue(id, waiting_.waiters.at(id));
       if (held_back && !queue.turn()) break;  // those before it are held back no more
     }
   }
 }
 
 bool QueueScheduler::MoveTurnOn(CardId card) {
-  CardQueue& queue = tables_.queues.at(card);
+  CardQueue& queue = waiting_.queues.at(card);
   if (queue.empty()) return false;
   const Reach reach = ReachOf(card);
   if (queue.turn()) {
@@ -45,7 +59,9 @@ bool QueueScheduler::MoveTurnOn(CardId card) {
     AskForCard(id, card);
     if (MayBeServed(id, card, reach)) return false;
     queue.EndTurn(tables_.now());
-    if (!WishOf(id).patient) GiveUp(id);
+    // No more of what is idle or on its way back comes.
+    Waiter& waiter = waiting_.waiters.at(id);
+    if (!waiter.is_patient) admission_.RefuseWaiting(id, waiter, {.reason = RefusalReason::kCard});
     return true;
   }
   const std::vector<WaiterId> order = queue.Order();
@@ -57,48 +73,33 @@ bool QueueScheduler::MoveTurnOn(CardId card) {
   }
   // As things are, no request can be served.
   for (const WaiterId id : order) {
-    if (WishOf(id).patient) continue;
-    GiveUp(id);
+    Waiter& waiter = waiting_.waiters.at(id);
+    if (waiter.is_patient) continue;
+    admission_.RefuseWaiting(id, waiter, {.reason = RefusalReason::kCard});
     return true;
   }
   const std::optional<WaiterId> victim = DeadlockVictim(card);
   if (victim) {
-    admission_.RefuseWaiting(*victim, tables_.waiters.at(*victim), {.reason = RefusalReason::kDeadlock});
+    admission_.RefuseWaiting(*victim, waiting_.waiters.at(*victim), {.reason = RefusalReason::kDeadlock});
   }
   return victim.has_value();
 }
 
-void QueueScheduler::GiveUp(WaiterId id) {
-  if (tables_.rooms.contains(id)) {
-    rooms_.End(id);
-  } else {
-    admission_.RefuseWaiting(id, tables_.waiters.at(id), {.reason = RefusalReason::kCard});
-  }
-}
-
 QueueScheduler::Wish QueueScheduler::WishOf(WaiterId id) {
-  if (const auto room = tables_.rooms.find(id); room != tables_.rooms.end()) {
-    return {.need = room->second->bytes,
-            .trims = room->second->need,
-            .device = {},
-            .session = {},
-            .patient = room->second->patient};
-  }
-  Waiter& waiter = tables_.waiters.at(id);
+  Waiter& waiter = waiting_.waiters.at(id);
   return {.need = admission_.NeedOf(waiter),
           .trims = waiter.need,
           .device = waiter.spec.device,
           .session = waiter.spec.session,
-          .patient = !waiter.in_grace};
+          .patient = waiter.is_patient};
 }
 
 QueueScheduler::Reach QueueScheduler::ReachOf(CardId card) const {
   // A session that waits on a device returns nothing of it meanwhile. On its other devices it may.
   std::set<std::pair<LogicalId, SessionId>> waiting;
-  for (const WaiterId id : tables_.queues.at(card).Order()) {
-    if (const auto waiter = tables_.waiters.find(id); waiter != tables_.waiters.end()) {
-      waiting.emplace(waiter->second.spec.device, waiter->second.spec.session);
-    }
+  for (const WaiterId id : waiting_.queues.at(card).Order()) {
+    const Broker::GrowSpec& spec = waiting_.waiters.at(id).spec;
+    waiting.emplace(spec.device, spec.session);
   }
   const Bytes free = tables_.ledger.View(card).free();
   Reach reach{.free = free, .coming_back = tables_.ComingBack(card), .most = free};
@@ -121,7 +122,7 @@ QueueScheduler::Reach QueueScheduler::ReachOf(CardId card) const {
 bool QueueScheduler::MayBeServed(WaiterId id, CardId card, const Reach& reach) {
   const Wish wish = WishOf(id);
   if (wish.need <= (wish.patient ? reach.most : reach.free + reach.coming_back)) return true;
-  const CardQueue& queue = tables_.queues.at(card);
+  const CardQueue& queue = waiting_.queues.at(card);
   if (queue.turn() && queue.turn()->of == id) {
     return trims_.IsHopeful(wish.trims, card, wish.device, wish.session);
   }
@@ -140,14 +141,14 @@ std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) {
   const Ledger::CardView memory = tables_.ledger.View(card);
   std::map<SessionId, WaiterId> youngest;  // of each session that waits for the card
   std::set<std::pair<LogicalId, SessionId>> waiting;
-  for (const WaiterId id : tables_.queues.at(card).Order()) {
-    const auto waiter = tables_.waiters.find(id);
-    if (waiter == tables_.waiters.end()) continue;
-    const Broker::GrowSpec& spec = waiter->second.spec;
+  for (const WaiterId id : waiting_.queues.at(card).Order()) {
+    const Waiter& waiter = waiting_.waiters.at(id);
+    const Broker::GrowSpec& spec = waiter.spec;
+    if (!spec.session) continue;  // it holds nothing
     // The user said how long a charge waits, and programs outside lgpu may end in that time.
     const bool foreign_serves =
         !memory.foreign.is_zero() && SaturatingSub(WishOf(id).need, memory.free()) <= memory.foreign;
-    if (waiter->second.charge && foreign_serves) return std::nullopt;
+    if (waiter.charge && foreign_serves) return std::nullopt;
     youngest[spec.session] = std::max(youngest[spec.session], id);
     waiting.emplace(spec.device, spec.session);
   }
@@ -169,30 +170,26 @@ std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) {
 }
 
 std::vector<Broker::Queued> QueueScheduler::QueueOf(CardId card) const {
-  const CardQueue& queue = tables_.queues.at(card);
+  const CardQueue& queue = waiting_.queues.at(card);
   std::vector<Broker::Queued> infos;
   for (const WaiterId id : queue.Order()) {
     Broker::Queued& info =
         infos.emplace_back(Broker::Queued{.id = id, .since = {}, .turns = queue.TurnsOf(id)});
     if (queue.turn() && queue.turn()->of == id) info.turn_ends = queue.turn()->ends;
-    if (const auto found = tables_.rooms.find(id); found != tables_.rooms.end()) {
-      const Room& room = *found->second;
-      info.owner = room.user;
-      info.lease_name = room.lease_name;
-      info.pid = room.pid;
-      info.asked = room.bytes;
-      info.since = room.since;
+    const Waiter& waiter = waiting_.waiters.at(id);
+    info.owner = waiter.user;
+    info.asked = waiter.spec.at_least;
+    info.since = waiter.spec.asked_at;
+    if (waiter.guarantee) {
+      info.lease_name = waiter.guarantee->spec.lease_name;
+      info.pid = waiter.guarantee->pid;
       continue;
     }
-    const Waiter& waiter = tables_.waiters.at(id);
     const Broker::DeviceSpec& device = tables_.devices.at(waiter.spec.device).spec;
     info.lease_name = device.lease_name;
-    info.owner = device.owner;
     info.device_name = device.device_name;
     info.pid = tables_.sessions.at(waiter.spec.session).pid;
     if (waiter.charge) info.what = waiter.charge->what;
-    info.asked = waiter.spec.at_least;
-    info.since = waiter.spec.asked_at;
   }
   return infos;
 }

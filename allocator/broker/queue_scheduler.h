@@ -8,29 +8,39 @@
 #include "allocator/broker/admission.h"
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/charge_table.h"
-#include "allocator/broker/room_table.h"
 #include "allocator/broker/trim_requests.h"
+#include "allocator/broker/waiting_requests.h"
 
 namespace lgpu {
 
 /// A QueueScheduler serves the requests that wait for the cards: it knows which requests fit, which one has
 /// the turn, and which ones nothing can serve. CardQueue has the order and the clock of turns.
 ///
+/// What runs at the same time: nothing. Every call that changes memory or requests holds the broker's lock
+/// and calls Serve before it gives the lock up, so a request that could be served never waits for another
+/// event. RequestClock calls Serve when time alone changes something, at NextChange.
+///
+/// Why no request starves: while no turn runs, each request that fits is granted, one of each user after the
+/// other. A request that does not fit gets a turn, in which the card gathers free memory for it alone. A turn
+/// ends at its time, at the grant, or as soon as the request cannot be served, and after it no turn starts
+/// for as long as it lasted: other requests are held back for half of the time at most. A user whose request
+/// was served or had a turn goes to the end of the ring, so n users that wait each have a turn or a grant
+/// within 2 x max_drain x n. A request that nothing can serve does not wait: it is refused at once if it
+/// waits only for idle memory, or if all holders wait for each other and it is the youngest.
+///
 /// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
 class QueueScheduler {
  public:
-  QueueScheduler(BrokerTables& tables, ChargeTable& charges, TrimRequests& trims, Admission& admission,
-                 RoomTable& rooms)
-      : tables_(tables), charges_(charges), trims_(trims), admission_(admission), rooms_(rooms) {}
+  QueueScheduler(BrokerTables& tables, WaitingRequests& waiting, ChargeTable& charges, TrimRequests& trims,
+                 Admission& admission)
+      : tables_(tables), waiting_(waiting), charges_(charges), trims_(trims), admission_(admission) {}
 
   /// To be called when memory of the card or under a limit may have become free, and when a request waits.
   /// Serves the requests that can be served, moves the card's turn on, and refuses requests that nothing can
   /// serve.
   void Serve(CardId card);
-  /// Serve, if the turn of the card has had its time.
-  void EndTurnInTime(CardId card);
-  /// When Serve was last called for the card.
-  Broker::TimePoint ServedAt(CardId card) { return served_at_[card]; }
+  /// When time alone gives Serve something to do; TimePoint::max(): never, as things are.
+  Broker::TimePoint NextChange(CardId card) const;
   std::vector<Broker::Queued> QueueOf(CardId card) const;
 
  private:
@@ -40,7 +50,7 @@ class QueueScheduler {
     TrimTable::Need& trims;  // of the request
     LogicalId device;        // its own memory there is no help to it
     SessionId session;
-    bool patient = false;  // it waits for holders, not only for memory that is idle or on its way back
+    bool patient = false;  // as of its Waiter
   };
   /// Memory that requests in a card's queue may hope for.
   struct Reach {
@@ -57,17 +67,15 @@ class QueueScheduler {
   bool MayBeServed(WaiterId id, CardId card, const Reach& reach);
   /// Asks sessions for idle memory that the request with the turn lacks.
   void AskForCard(WaiterId id, CardId card);
-  /// Ends a request that waited only for memory that is idle or on its way back: no more comes.
-  void GiveUp(WaiterId id);
   /// The youngest request, by a session that holds memory of the card, if all that do wait for the card. None
   /// while a charge waits that memory outside lgpu could serve: the programs there may end.
   std::optional<WaiterId> DeadlockVictim(CardId card);
 
   BrokerTables& tables_;
+  WaitingRequests& waiting_;
   ChargeTable& charges_;
   TrimRequests& trims_;
   Admission& admission_;
-  RoomTable& rooms_;
   std::map<CardId, Broker::TimePoint> served_at_;
 };
 

@@ -70,11 +70,11 @@ void RefusalBuilder::AddHolders(Refusal& refusal, CardId card, LogicalId except)
 }
 
 std::string RefusalBuilder::DescribeWaiter(WaiterId id) const {
-  const auto found = tables_.waiters.find(id);
-  if (found == tables_.waiters.end()) {
-    return absl::StrCat("a lease that is being made and needs ", FormatBytes(tables_.rooms.at(id)->bytes));
+  const Waiter& waiter = waiting_.waiters.at(id);
+  const Broker::GrowSpec& spec = waiter.spec;
+  if (waiter.guarantee) {
+    return absl::StrCat("a lease that is being made and needs ", FormatBytes(spec.at_least));
   }
-  const Broker::GrowSpec& spec = found->second.spec;
   const Broker::DeviceSpec& device = tables_.devices.at(spec.device).spec;
   return absl::StrCat(device.device_name,
                       device.lease_name.empty() ? "" : absl::StrCat(" of lease ", device.lease_name),
@@ -83,7 +83,7 @@ std::string RefusalBuilder::DescribeWaiter(WaiterId id) const {
 }
 
 void RefusalBuilder::AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const {
-  const std::optional<CardQueue::Turn>& turn = tables_.queues.at(card).turn();
+  const std::optional<CardQueue::Turn>& turn = waiting_.queues.at(card).turn();
   if (turn && need <= tables_.ledger.View(card).free()) {
     refusal.advice.push_back(absl::StrCat(
         "ask again, or wait longer: the free memory is held back for ", DescribeWaiter(turn->of),
@@ -91,7 +91,7 @@ void RefusalBuilder::AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, in
   } else if (turns > 0) {
     refusal.advice.push_back(
         absl::StrCat("ask for less: the request had ", turns, turns == 1 ? " turn" : " turns", " of at most ",
-                     Seconds(tables_.max_drain), " (memory.max_drain), and too little became free in each"));
+                     Seconds(waiting_.max_drain), " (memory.max_drain), and too little became free in each"));
   }
 }
 
@@ -175,6 +175,19 @@ Refusal RefusalBuilder::OfCharge(const Waiter& waiter, RefusalCause cause) const
   return refusal;
 }
 
+absl::Status RefusalBuilder::OfGuarantee(const Waiter& waiter) const {
+  const GuaranteeWish& wish = *waiter.guarantee;
+  if (wish.is_set_aside) {
+    return absl::UnavailableError(
+        "the device's own memory is still on its way back from a process that used it; try again later");
+  }
+  if (wish.what != GuaranteeWish::For::kResize) {
+    return RefusalStatus(OfNewDevice(wish.spec, wish.size.guarantee));
+  }
+  return RefusalStatus(
+      OfDevice(waiter.spec.device, {.reason = RefusalReason::kCard, .asked = wish.size.guarantee}));
+}
+
 Refusal RefusalBuilder::OfNewDevice(const Broker::DeviceSpec& spec, Bytes guarantee) const {
   const Ledger::CardView view = tables_.ledger.View(spec.card);
   Refusal refusal;
@@ -216,28 +229,24 @@ Bytes RefusalBuilder::SetAsideBy(const Broker::DeviceSpec& spec) const {
 }
 
 std::string RefusalBuilder::DescribeForEveryUser(WaiterId id) const {
-  if (const auto room = tables_.rooms.find(id); room != tables_.rooms.end()) {
-    return absl::StrCat("user ", room->second->user, "'s request for ", FormatBytes(room->second->bytes));
-  }
-  const Broker::GrowSpec& spec = tables_.waiters.at(id).spec;
-  return absl::StrCat("user ", tables_.devices.at(spec.device).spec.owner, "'s request for ",
-                      FormatBytes(spec.at_least));
+  const Waiter& waiter = waiting_.waiters.at(id);
+  return absl::StrCat("user ", waiter.user, "'s request for ", FormatBytes(waiter.spec.at_least));
 }
 
-std::string RefusalBuilder::OfWaitingRoom(WaiterId id, WaiterId before) const {
-  const Room& room = *tables_.rooms.at(id);
-  const std::optional<CardQueue::Turn>& turn = tables_.queues.at(room.card).turn();
+std::string RefusalBuilder::OfWaitingLease(WaiterId id, WaiterId before) const {
+  const Waiter& waiter = waiting_.waiters.at(id);
+  const std::optional<CardQueue::Turn>& turn = waiting_.queues.at(waiter.card).turn();
   std::string text =
-      absl::StrCat(FormatBytes(room.bytes), " on GPU ", tables_.cards.at(room.card).index, ": ");
+      absl::StrCat(FormatBytes(waiter.spec.at_least), " on GPU ", tables_.cards.at(waiter.card).index, ": ");
   if (before) absl::StrAppend(&text, "behind ", DescribeForEveryUser(before), "; ");
   if (turn && turn->of != id) {
     absl::StrAppend(&text, "what is free is held back for ", DescribeForEveryUser(turn->of), "; ");
   } else if (turn) {
     absl::StrAppend(&text, "what becomes free is held back for it; ");
   }
-  absl::StrAppend(&text, FormatBytesCut(tables_.ledger.View(room.card).free()), " can be promised");
+  absl::StrAppend(&text, FormatBytesCut(tables_.ledger.View(waiter.card).free()), " can be promised");
   Refusal holders;
-  AddHolders(holders, room.card, LogicalId());
+  AddHolders(holders, waiter.card, LogicalId());
   if (!holders.holders.empty()) {
     const Refusal::Holder& most = holders.holders.front();
     absl::StrAppend(&text, ", user ", most.owner,

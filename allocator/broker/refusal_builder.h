@@ -5,7 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "allocator/broker/broker_tables.h"
+#include "allocator/broker/waiting_requests.h"
 #include "lgpu/refusal.h"
 
 namespace lgpu {
@@ -29,17 +31,21 @@ struct RefusalCause {
 /// Not thread-safe: the broker's lock guards it. The tables outlive it.
 class RefusalBuilder {
  public:
-  explicit RefusalBuilder(const BrokerTables& tables) : tables_(tables) {}
+  RefusalBuilder(const BrokerTables& tables, const WaitingRequests& waiting)
+      : tables_(tables), waiting_(waiting) {}
 
   Refusal OfDevice(LogicalId device, const RefusalCause& cause) const;
   Refusal OfCharge(const Waiter& waiter, RefusalCause cause) const;
-  /// A device whose guarantee cannot be set aside.
-  Refusal OfNewDevice(const Broker::DeviceSpec& spec, Bytes guarantee) const;
-  /// What a room waits for, in words for every user: names of leases are their owner's business. `before`:
+  /// A request for a guarantee: RESOURCE_EXHAUSTED with a Refusal; UNAVAILABLE where the device has its new
+  /// size and its own memory is still leaving.
+  absl::Status OfGuarantee(const Waiter& waiter) const;
+  /// What a lease waits for, in words for every user: names of leases are their owner's business. `before`:
   /// the request that is served before it; none: it is the first.
-  std::string OfWaitingRoom(WaiterId id, WaiterId before) const;
+  std::string OfWaitingLease(WaiterId id, WaiterId before) const;
 
  private:
+  /// A device whose guarantee cannot be set aside.
+  Refusal OfNewDevice(const Broker::DeviceSpec& spec, Bytes guarantee) const;
   void AddHolders(Refusal& refusal, CardId card, LogicalId except) const;
   /// Names the turn that holds back a request of this need, or says that the request's own were in vain.
   void AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const;
@@ -50,6 +56,7 @@ class RefusalBuilder {
   Bytes SetAsideBy(const Broker::DeviceSpec& spec) const;
 
   const BrokerTables& tables_;
+  const WaitingRequests& waiting_;
 };
 
 }  // namespace lgpu

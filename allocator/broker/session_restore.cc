@@ -18,20 +18,20 @@ absl::Status NotInJournal(const Chunk& chunk, std::string_view why) {
                                                  " is not this session's: ", std::string(why)));
 }
 
-absl::Status CheckAmounts(const BrokerTables& tables, std::span<const Broker::RestoredChunk> chunks,
-                          std::span<const Broker::RestoredCharge> charges) {
+absl::Status CheckAmounts(const BrokerTables& tables, std::span<const SessionRestore::RestoredChunk> chunks,
+                          std::span<const SessionRestore::RestoredCharge> charges) {
   const auto is_amount_of = [&tables](LogicalId id, Bytes bytes) {
     const auto device = tables.devices.find(id);
     return device != tables.devices.end() &&
            RoundDown(bytes, tables.GranuleOf(device->second.spec.card)) == bytes;
   };
-  for (const Broker::RestoredChunk& chunk : chunks) {
+  for (const SessionRestore::RestoredChunk& chunk : chunks) {
     if (chunk.bytes.is_zero() || tables.chunks.contains(chunk.id) ||
         !is_amount_of(chunk.device, chunk.bytes)) {
       return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value, " cannot be restored"));
     }
   }
-  for (const Broker::RestoredCharge& charge : charges) {
+  for (const SessionRestore::RestoredCharge& charge : charges) {
     if (!is_amount_of(charge.device, charge.bytes)) {
       return absl::InvalidArgumentError(
           absl::StrCat("charges of device ", charge.device.value, " cannot be restored"));
@@ -67,16 +67,16 @@ absl::Status SessionRestore::AddDevice(LogicalId id, const Broker::DeviceSpec& s
 }
 
 absl::Status SessionRestore::AddSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
-                                        LeaseKey lease, std::span<const Broker::RestoredChunk> chunks,
-                                        std::span<const Broker::RestoredCharge> charges) {
+                                        LeaseKey lease, std::span<const SessionRestore::RestoredChunk> chunks,
+                                        std::span<const SessionRestore::RestoredCharge> charges) {
   BrokerLock lock(core_);
   LGPU_RETURN_IF_ERROR(CheckAmounts(core_.tables, chunks, charges));
   SessionEntry& entry = core_.tables.sessions[session];
   entry.pid = pid;
   entry.waker = std::move(waker);
   entry.lease = lease;
-  for (const Broker::RestoredChunk& chunk : chunks) core_.chunks.Restore(session, chunk);
-  for (const Broker::RestoredCharge& charge : charges) {
+  for (const SessionRestore::RestoredChunk& chunk : chunks) core_.chunks.Restore(session, chunk);
+  for (const SessionRestore::RestoredCharge& charge : charges) {
     core_.charges.Restore(session, charge.device, charge.bytes);
   }
   return absl::OkStatus();

@@ -22,6 +22,19 @@ class ChunkReclaimer;
 /// outlive it.
 class SessionRestore {
  public:
+  // The grants of an earlier broker, as its log has them. This process has no reference to their memory; the
+  // session that holds a chunk brings a descriptor, or the memory is known by its identity only.
+  struct RestoredChunk {
+    ChunkId id;
+    LogicalId device;
+    Bytes bytes;
+    std::uint64_t identity = 0;
+  };
+  struct RestoredCharge {
+    LogicalId device;
+    Bytes bytes;
+  };
+
   SessionRestore(BrokerCore& core, ChunkReclaimer& reclaimer) : core_(core), reclaimer_(reclaimer) {}
 
   // Before any other call of the broker.
@@ -30,8 +43,8 @@ class SessionRestore {
   /// Charges all chunks, also beyond the limits. INVALID_ARGUMENT for a device that is not there; then
   /// nothing is restored.
   absl::Status AddSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker, LeaseKey lease,
-                          std::span<const Broker::RestoredChunk> chunks,
-                          std::span<const Broker::RestoredCharge> charges = {});
+                          std::span<const RestoredChunk> chunks,
+                          std::span<const RestoredCharge> charges = {});
   /// Charges what processes take beside chunks. After the last session is restored.
   void ChargeOverhead();
   /// Ids up to these are never given out.

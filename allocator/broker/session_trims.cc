@@ -17,8 +17,8 @@ absl::Status SessionTrims::Answer(SessionId session, TrimId trim, bool pending) 
   return absl::OkStatus();
 }
 
-Broker::TrimRequest SessionTrims::Start(std::span<const LogicalId> devices) {
-  Broker::TrimRequest request;
+SessionTrims::Request SessionTrims::Start(std::span<const LogicalId> devices) {
+  SessionTrims::Request request;
   BrokerLock lock(core_);
   const Bytes before = core_.tables.LentOf(devices);
   if (!before.is_zero()) {
@@ -34,17 +34,17 @@ Broker::TrimRequest SessionTrims::Start(std::span<const LogicalId> devices) {
   return request;
 }
 
-void SessionTrims::Continue(Broker::TrimRequest& request) {
+void SessionTrims::Continue(SessionTrims::Request& request) {
   BrokerLock lock(core_);
   core_.trims.Continue(request);
 }
 
-std::vector<Broker::IgnoredTrim> SessionTrims::TakeIgnored() {
+std::vector<SessionTrims::Ignored> SessionTrims::TakeIgnored() {
   BrokerLock lock(core_);
   return core_.trims.TakeIgnored();
 }
 
-Broker::TrimRecord SessionTrims::RecordOf(SessionId session) const {
+SessionTrims::Record SessionTrims::RecordOf(SessionId session) const {
   BrokerLock lock(core_);
   const SessionEntry* const entry = core_.tables.FindSession(session);
   if (entry == nullptr) return {};

@@ -11,7 +11,7 @@
 
 namespace lgpu {
 
-SpareChunks::Made SpareChunks::Make(Order order) {
+std::optional<SpareChunks::Made> SpareChunks::Make(Order& order) {
   int backend_device = 0;
   {
     BrokerLock lock(core_);
@@ -19,31 +19,20 @@ SpareChunks::Made SpareChunks::Make(Order order) {
     if (order.sizes.empty()) order.sizes = ChunkSizesForPreallocation(card.device, order.bytes);
     backend_device = card.backend_device;
   }
-  const MadeChunks created = CreateInTime(backend_device, order.sizes, order.deadline);
+  MadeChunks more =
+      CreateChunks(core_.backend, backend_device, std::span(order.sizes).subspan(order.made.chunks.size()));
+  std::move(more.chunks.begin(), more.chunks.end(), std::back_inserter(order.made.chunks));
+  order.made.status = std::move(more.status);
   BrokerLock lock(core_);
+  if (absl::IsResourceExhausted(order.made.status) && core_.now() < order.deadline &&
+      !core_.waiting.stopping && !core_.tables.Leaving().is_zero()) {
+    return std::nullopt;
+  }
   const CardId card = core_.tables.CardOf(order.device);
-  Made made = Register(order, created);
+  Made made = Register(order, order.made);
   core_.tables.ForgetIfEmpty(order.device);
   core_.scheduler.Serve(card);
   return made;
-}
-
-MadeChunks SpareChunks::CreateInTime(int backend_device, const std::vector<Bytes>& sizes,
-                                     Broker::TimePoint deadline) {
-  MadeChunks created = CreateChunks(core_.backend, backend_device, sizes);
-  while (absl::IsResourceExhausted(created.status) && core_.now() < deadline) {
-    {
-      BrokerLock lock(core_);
-      if (core_.tables.stopping || core_.tables.Leaving().is_zero()) break;
-      core_.tables.freed.WaitUntil(core_.mutex,
-                                   std::min(deadline, core_.now() + BrokerTables::kBackendRetry));
-    }
-    MadeChunks rest =
-        CreateChunks(core_.backend, backend_device, std::span(sizes).subspan(created.chunks.size()));
-    std::move(rest.chunks.begin(), rest.chunks.end(), std::back_inserter(created.chunks));
-    created.status = std::move(rest.status);
-  }
-  return created;
 }
 
 SpareChunks::Made SpareChunks::Register(const Order& order, const MadeChunks& created) {
@@ -92,7 +81,9 @@ SpareChunks::Made SpareChunks::MakeMissing(LogicalId logical) {
     }
     charged = core_.chunks.ChargeLack(logical);
   }
-  return charged.is_zero() ? Made() : Make({.device = logical, .bytes = charged, .deadline = core_.now()});
+  if (charged.is_zero()) return {};
+  Order order{.device = logical, .bytes = charged, .deadline = core_.now()};
+  return *Make(order);  // its time is over: it is not made again later
 }
 
 }  // namespace lgpu

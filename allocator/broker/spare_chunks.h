@@ -23,18 +23,19 @@ class SpareChunks {
     LogicalId device;
     Bytes bytes;                    // in all; they are charged to the device already
     std::vector<Bytes> sizes = {};  // empty: as the card's chunks of preallocated devices are cut
-    /// While memory is leaving, a backend that has too little is asked again until then.
+    MadeChunks made = {};           // of `sizes`, so far
+    /// While memory is leaving, a backend that has too little may be asked again until then.
     Broker::TimePoint deadline;
     /// On an error the device has this smaller size again.
     std::optional<Ledger::LogicalOptions> size_before = {};
   };
-  /// Makes the chunks of an order. On an error nothing stays charged.
-  [[nodiscard]] Made Make(Order order);
+  /// Makes the chunks of an order. On an error nothing stays charged. None: the order is to be made again
+  /// later, with what `order.made` has by now.
+  [[nodiscard]] std::optional<Made> Make(Order& order);
   /// Makes all that the device lacks and can have now.
   [[nodiscard]] Made MakeMissing(LogicalId device);
 
  private:
-  MadeChunks CreateInTime(int backend_device, const std::vector<Bytes>& sizes, Broker::TimePoint deadline);
   Made Register(const Order& order, const MadeChunks& created) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
 
   BrokerCore& core_;

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "allocator/broker/session_trims.h"
+
 namespace lgpu {
 namespace {
 
@@ -61,11 +63,7 @@ bool TrimRequests::AskUnderLimit(Waiter& waiter, Bytes missing) {
 
 void TrimRequests::AskOnCard(TrimTable::Need& need, CardId card, LogicalId device, SessionId session,
                              Bytes missing) {
-  const Broker::TimePoint before = need.look_again;
   Ask(need, CardHolders(card, device, session), missing);
-  if (need.look_again != before && session) {
-    tables_.Wake(session);  // it is to look sooner than it meant to
-  }
 }
 
 bool TrimRequests::IsHopeful(const TrimTable::Need& need, CardId card, LogicalId device,
@@ -85,8 +83,8 @@ void TrimRequests::AskForExcess(LogicalId device) {
   }
 }
 
-void TrimRequests::Start(std::span<const LogicalId> devices, Broker::TrimRequest& request) {
-  std::map<SessionId, Broker::TrimRequest::Asked> asked;
+void TrimRequests::Start(std::span<const LogicalId> devices, SessionTrims::Request& request) {
+  std::map<SessionId, SessionTrims::Request::Asked> asked;
   std::set<SessionId> unasked;
   for (const LogicalId id : devices) {
     const auto device = tables_.devices.find(id);
@@ -97,10 +95,10 @@ void TrimRequests::Start(std::span<const LogicalId> devices, Broker::TrimRequest
         if (holder.charges.empty()) unasked.insert(session);
         continue;
       }
-      Broker::TrimRequest::Asked& entry = asked[session];
+      SessionTrims::Request::Asked& entry = asked[session];
       entry.session = session;
       entry.returned_before = holder.returned;
-      AskPart(entry, entry.parts.emplace_back(Broker::TrimRequest::Part{.device = id}));
+      AskPart(entry, entry.parts.emplace_back(SessionTrims::Request::Part{.device = id}));
     }
   }
   for (auto& [session, entry] : asked) request.sessions.push_back(std::move(entry));
@@ -108,7 +106,7 @@ void TrimRequests::Start(std::span<const LogicalId> devices, Broker::TrimRequest
   request.is_done = request.sessions.empty();
 }
 
-void TrimRequests::AskPart(Broker::TrimRequest::Asked& asked, Broker::TrimRequest::Part& part) {
+void TrimRequests::AskPart(SessionTrims::Request::Asked& asked, SessionTrims::Request::Part& part) {
   const SessionEntry* const session = tables_.FindSession(asked.session);
   const auto device = tables_.devices.find(part.device);
   const bool is_holder = session != nullptr && session->trims && device != tables_.devices.end() &&
@@ -123,13 +121,13 @@ void TrimRequests::AskPart(Broker::TrimRequest::Asked& asked, Broker::TrimReques
   if (part.order) tables_.Wake(asked.session);
 }
 
-void TrimRequests::Continue(Broker::TrimRequest& request) {
+void TrimRequests::Continue(SessionTrims::Request& request) {
   request.is_done = true;
-  for (Broker::TrimRequest::Asked& asked : request.sessions) {
+  for (SessionTrims::Request::Asked& asked : request.sessions) {
     if (const SessionEntry* const session = tables_.FindSession(asked.session)) {
       asked.returned = SaturatingSub(session->returned, asked.returned_before);
     }
-    for (Broker::TrimRequest::Part& part : asked.parts) {
+    for (SessionTrims::Request::Part& part : asked.parts) {
       const auto answer =
           part.done || !part.order ? std::nullopt : orders_.AnswerTo(asked.session, part.device, part.order);
       if (answer) {
@@ -142,8 +140,8 @@ void TrimRequests::Continue(Broker::TrimRequest& request) {
   }
 }
 
-std::vector<Broker::IgnoredTrim> TrimRequests::TakeIgnored() {
-  std::map<SessionId, Broker::IgnoredTrim> found;
+std::vector<SessionTrims::Ignored> TrimRequests::TakeIgnored() {
+  std::map<SessionId, SessionTrims::Ignored> found;
   const Broker::TimePoint now = tables_.now();
   for (const TrimTable::Overdue& overdue : orders_.TakeOverdue(now)) {
     SessionEntry& session = tables_.sessions.at(overdue.session);
@@ -152,12 +150,12 @@ std::vector<Broker::IgnoredTrim> TrimRequests::TakeIgnored() {
     const bool was_told = session.ignored_told != Broker::TimePoint() && !found.contains(overdue.session);
     if (was_told && now < session.ignored_told + kTellIgnoredEvery) continue;
     session.ignored_told = now;
-    Broker::IgnoredTrim& ignored = found[overdue.session];
+    SessionTrims::Ignored& ignored = found[overdue.session];
     ignored.session = overdue.session;
     ignored.asked += overdue.asked;
     ignored.ignored = session.trims_ignored;
   }
-  std::vector<Broker::IgnoredTrim> told;
+  std::vector<SessionTrims::Ignored> told;
   for (const auto& [session, ignored] : found) told.push_back(ignored);
   return told;
 }

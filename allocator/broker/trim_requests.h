@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "allocator/broker/broker_tables.h"
+#include "allocator/broker/session_trims.h"
 #include "allocator/broker/trim_table.h"
+#include "allocator/broker/waiter.h"
 
 namespace lgpu {
 
@@ -30,15 +32,15 @@ class TrimRequests {
   void AskForExcess(LogicalId device);
 
   // For people: as Start and Continue of SessionTrims, but without allowances.
-  void Start(std::span<const LogicalId> devices, Broker::TrimRequest& request);
-  void Continue(Broker::TrimRequest& request);
+  void Start(std::span<const LogicalId> devices, SessionTrims::Request& request);
+  void Continue(SessionTrims::Request& request);
 
   // Orders and answers.
   std::vector<TrimOrder> TakeOrders(SessionId session) { return orders_.Take(session); }
   absl::StatusOr<LogicalId> Answer(SessionId session, TrimId trim, bool pending) {
     return orders_.Answer(session, trim, pending, tables_.now());
   }
-  std::vector<Broker::IgnoredTrim> TakeIgnored();
+  std::vector<SessionTrims::Ignored> TakeIgnored();
   bool Ignores(SessionId session) const { return orders_.Ignores(session); }
   std::uint64_t orders() const { return orders_.orders(); }
   /// The session is not asked any more.
@@ -48,7 +50,7 @@ class TrimRequests {
   std::vector<TrimTable::Holder> LimitHolders(LogicalId device, SessionId except) const;
   std::vector<TrimTable::Holder> CardHolders(CardId card, LogicalId device, SessionId session) const;
   bool Ask(TrimTable::Need& need, std::vector<TrimTable::Holder> holders, Bytes missing);
-  void AskPart(Broker::TrimRequest::Asked& asked, Broker::TrimRequest::Part& part);
+  void AskPart(SessionTrims::Request::Asked& asked, SessionTrims::Request::Part& part);
 
   BrokerTables& tables_;
   TrimTable orders_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "allocator/broker/card_observer.h"
+
 namespace lgpu {
 namespace {
 
@@ -151,8 +153,8 @@ void UnreturnedMemory::CountUnreturned(ChunkEntry& chunk) {
   unreturned_[chunk.session] = {.session = chunk.session, .bytes = session->unreturned};
 }
 
-std::vector<Broker::Unreturned> UnreturnedMemory::TakeUnreturned() {
-  std::vector<Broker::Unreturned> reports;
+std::vector<CardObserver::Unreturned> UnreturnedMemory::TakeUnreturned() {
+  std::vector<CardObserver::Unreturned> reports;
   for (const auto& [session, report] : std::exchange(unreturned_, {})) reports.push_back(report);
   return reports;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator/broker/broker_tables.h"
+#include "allocator/broker/card_observer.h"
 #include "allocator/broker/card_watch.h"
 
 namespace lgpu {
@@ -46,7 +47,7 @@ class UnreturnedMemory {
   std::set<ChunkId> Back(CardId card, const CardReport* report);
   bool Watches(CardId card) const { return watches_.contains(card); }
   bool is_idle() const { return watches_.empty(); }
-  std::vector<Broker::Unreturned> TakeUnreturned();
+  std::vector<CardObserver::Unreturned> TakeUnreturned();
 
  private:
   /// What the ledger and the table of chunks say of a card.
@@ -64,7 +65,7 @@ class UnreturnedMemory {
   std::set<CardId> taken_;
   std::set<CardId> put_off_;
   std::map<CardId, Broker::TimePoint> late_looks_;
-  std::map<SessionId, Broker::Unreturned> unreturned_;
+  std::map<SessionId, CardObserver::Unreturned> unreturned_;
 };
 
 }  // namespace lgpu

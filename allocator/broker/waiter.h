@@ -1,16 +1,18 @@
 #ifndef LGPU_ALLOCATOR_BROKER_WAITER_H_
 #define LGPU_ALLOCATOR_BROKER_WAITER_H_
 
-#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/made_chunk.h"
 #include "allocator/broker/trim_table.h"
+#include "allocator/broker/waker.h"
+#include "allocator/ledger.h"
 
 namespace lgpu {
 
@@ -23,12 +25,26 @@ struct ChargeWish {
   bool is_retry = false;  // the driver refused it: memory that the card reports as used may come back
 };
 
-/// A Waiter is one request for memory, from Grow or ChargeCard to its answer. Its phase says what it needs
-/// next.
+/// A GuaranteeWish is what a Waiter has beside its GrowSpec if it asks for a guarantee of a card: for a
+/// device that is made or resized, or to be set aside for a lease that waits to be made.
+struct GuaranteeWish {
+  enum class For { kNewDevice, kResize, kLease };
+  For what = For::kNewDevice;
+  Broker::DeviceSpec spec;              // of the device; kLease: its owner and lease_name only
+  std::int64_t pid = 0;                 // of the lease's program; 0: unknown
+  Ledger::LogicalOptions size = {};     // that the device is to have
+  bool is_set_aside = false;            // the device is made, or has its new size
+  Ledger::LogicalOptions before = {};   // kResize: the size that it had until then
+  std::vector<Bytes> chunk_sizes = {};  // of a preallocated device: those to be made for `charged`
+  MadeChunks made = {};                 // so far
+};
+
+/// A Waiter is one request for memory, from the call that asks to its answer: for chunks, for a charge, or
+/// for a guarantee. Its phase says what it needs next.
 struct Waiter {
   enum class Phase {
     kNew,      // to be admitted
-    kLimit,    // waits in its device's line for memory under the limit
+    kLimit,    // waits in its device's line: for room under the limit, or for the device's own leaving memory
     kCard,     // waits in its card's queue
     kBackend,  // is admitted again at `retry_at`: the backend had less than the ledger
     kCharged,  // `charged` is in the ledger, and chunks are to be made for it
@@ -36,39 +52,27 @@ struct Waiter {
     kServed,
     kRefused,
   };
-  Broker::GrowSpec spec;  // of a charge: `device` is the first that the lease has on the card
+  /// Of a charge: `device` is the first that the lease has on the card. Of a guarantee: no session,
+  /// `at_least` is what the card's free memory lacks by, and `device` is the one that is resized.
+  Broker::GrowSpec spec;
+  CardId card;
+  std::string user;              // whose turns of the card it takes
+  std::shared_ptr<Waker> waker;  // woken when it waits no more
   std::optional<ChargeWish> charge = {};
+  std::optional<GuaranteeWish> guarantee = {};
   Phase phase = Phase::kNew;
+  /// False: it waits only for memory that is idle or on its way back, and for turns, not for holders. So does
+  /// each request whose timeout is over.
+  bool is_patient = true;
   Broker::TimePoint retry_at;         // in kBackend
-  Broker::TimePoint next_look;        // in kCard
   TrimTable::Need need;               // in kLimit and kCard
-  bool in_grace = false;              // its timeout is over: it waits for idle memory and turns only
-  bool is_withdrawn = false;          // its session has given it up
   Bytes charged;                      // in kCharged
   std::vector<Chunk> taken;           // in kServed: spare chunks, which its session has
   std::vector<ChunkId> ballast = {};  // in kBallast: spare chunks, on their way back
   absl::Status refusal;               // in kRefused
 
   bool IsQueued() const { return phase == Phase::kLimit || phase == Phase::kCard; }
-  /// It waits for the backend, and the backend may not be asked again yet.
-  bool IsPutOff(Broker::TimePoint now) const {
-    return phase == Phase::kBackend && now < std::min(retry_at, spec.deadline);
-  }
-};
-
-/// A Room is a guarantee that waits in a card's queue to be set aside.
-struct Room {
-  CardId card;
-  std::string user;
-  Bytes bytes;
-  Broker::TimePoint since;
-  absl::FunctionRef<absl::Status()> attempt;  // called with the broker's lock
-  std::string lease_name = {};
-  std::int64_t pid = 0;
-  bool patient = false;  // it waits for holders too
-  TrimTable::Need need = {};
-  absl::Status status = {};
-  bool over = false;  // it left the queue
+  bool Waits() const { return IsQueued() || phase == Phase::kBackend; }
 };
 
 }  // namespace lgpu

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "allocator/broker/session_trims.h"
+#include "allocator/broker/thread_waker.h"
 #include "base/check.h"
 #include "client/session/fork_guard.h"
 #include "client/session/local_region_source.h"
@@ -46,12 +47,14 @@ absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(std::unique_ptr<DeviceBa
   std::unique_ptr<LocalLease> lease(new LocalLease(std::move(backend), std::move(name)));
   Broker::Options options{.cards = {},
                           .unconfirmed_waker = std::make_shared<MaintenanceWaker>(lease->maintenance_),
+                          .tick_waker = std::make_shared<MaintenanceWaker>(lease->maintenance_),
                           .leaves_process = false};
   for (const PhysicalDevice& device : lease->backend_->devices()) {
     const int index = static_cast<int>(options.cards.size());
     options.cards.push_back({.index = index, .backend_device = index, .device = device});
   }
   LGPU_ASSIGN_OR_RETURN(lease->broker_, Broker::Create(*lease->backend_, lease->log_, options));
+  lease->StartTicking();
   const std::vector<Broker::CardInfo> cards = lease->broker_->Cards();
   std::map<CardId, Bytes> planned;
   for (const LogicalDeviceSpec& spec : specs) LGPU_RETURN_IF_ERROR(lease->AddDevice(spec, cards, planned));
@@ -92,8 +95,7 @@ absl::Status LocalLease::AddDeviceOn(const Broker::CardInfo& card, const Logical
                                             .preallocate = spec.preallocate,
                                             .lease = kTheLease,
                                             .device_name = "/device:GPU:" + std::to_string(index),
-                                            .owner = std::to_string(::getuid())},
-                                           Clock::now()));
+                                            .owner = std::to_string(::getuid())}));
   auto entry = std::make_unique<Entry>();
   entry->session = SessionId{devices_.size() + 1};
   entry->limit = limit.count();
@@ -126,8 +128,20 @@ void LocalLease::StartMaintenance(Maintenance::Task task) {
     const bool confirmed = broker_->RetryUnconfirmed();
     std::optional<Maintenance::TimePoint> next = task(now);
     if (!confirmed) next = std::min(next.value_or(Maintenance::TimePoint::max()), now + kUnconfirmedRetry);
+    // Last: what the task did may have answered a request.
+    const std::optional<Maintenance::TimePoint> tick = broker_->Tick();
+    if (tick) next = std::min(next.value_or(Maintenance::TimePoint::max()), *tick);
     return next;
   });
+}
+
+void LocalLease::StopMaintenance() {
+  maintenance_.Stop();
+  StartTicking();  // requests of other threads may wait
+}
+
+void LocalLease::StartTicking() {
+  maintenance_.Start([this](Maintenance::TimePoint /*now*/) { return broker_->Tick(); });
 }
 
 std::vector<TrimOrder> LocalLease::TakeTrims() {
@@ -173,8 +187,9 @@ absl::Status LocalLease::ResizeNow(std::size_t i, Bytes limit, std::optional<Byt
     // The guarantee of a preallocated device cannot take another device's memory.
     if (devices_[i].preallocated) limit = RoundDown(std::min(limit, now.limit + now.card_free), granularity);
   }
-  LGPU_RETURN_IF_ERROR(broker_->ResizeDevice(
-      device, limit, guarantee.value_or(std::min(now.guarantee, limit)), Clock::now() + kResizePatience));
+  LGPU_RETURN_IF_ERROR(ResizeDeviceInTime(*broker_, device, limit,
+                                          guarantee.value_or(std::min(now.guarantee, limit)),
+                                          Clock::now() + kResizePatience));
   entry.limit.store(limit.count(), std::memory_order_relaxed);
   return absl::OkStatus();
 }

@@ -38,7 +38,7 @@ class LocalLease final : public Lease {
   }
   void StartMaintenance(Maintenance::Task task) override;
   void WakeMaintenance() override { maintenance_.Wake(); }
-  void StopMaintenance() override { maintenance_.Stop(); }
+  void StopMaintenance() override;
   std::vector<TrimOrder> TakeTrims() override;
   void AnswerTrim(const TrimOrder& order, bool pending) override;
   ClientPage& page() override { return *page_; }
@@ -55,6 +55,8 @@ class LocalLease final : public Lease {
   };
 
   LocalLease(std::unique_ptr<DeviceBackend> backend, std::string name);
+  /// Maintenance of the broker alone.
+  void StartTicking();
   absl::Status AddDevice(const LogicalDeviceSpec& spec, const std::vector<Broker::CardInfo>& cards,
                          std::map<CardId, Bytes>& planned);
   absl::Status AddDeviceOn(const Broker::CardInfo& card, const LogicalDeviceSpec& spec);

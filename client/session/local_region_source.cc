@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "base/interrupt.h"
@@ -39,6 +40,8 @@ class LocalRegionSource::Wakes final : public Waker {
     MutexLock lock(mutex_);
     return count_;
   }
+  /// No thread ticks the broker: those that wait do.
+  bool TicksItself() const { return maintenance_ == nullptr || !maintenance_->IsRunning(); }
   /// Returns when the count is not `seen` any more, at the deadline, or when the thread is interrupted now.
   void WaitWhile(std::uint64_t seen, Clock::time_point deadline) const {
     const bool was_interrupted = Interrupt::HasHappened();
@@ -94,18 +97,20 @@ absl::StatusOr<std::vector<Chunk>> LocalRegionSource::Grow(const GrowRequest& re
   const auto timeout =
       std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongest);
   std::uint64_t seen = wakes_->count();
-  Broker::GrowAnswer answer = broker_.Grow({.session = session_,
-                                            .device = device_,
-                                            .at_least = request.at_least,
-                                            .wanted = request.wanted,
-                                            .asked_at = now,
-                                            .deadline = now + timeout,
-                                            .ahead = request.ahead});
+  Broker::Answer answer = broker_.Grow({.session = session_,
+                                        .device = device_,
+                                        .at_least = request.at_least,
+                                        .wanted = request.wanted,
+                                        .asked_at = now,
+                                        .deadline = now + timeout,
+                                        .ahead = request.ahead});
   while (answer.wait) {
-    wakes_->WaitWhile(seen, answer.next_look);
+    const Clock::time_point tick =
+        wakes_->TicksItself() ? broker_.Tick().value_or(now + kLongest) : now + kLongest;
+    wakes_->WaitWhile(seen, tick);
     if (Interrupt::HasHappened()) broker_.Withdraw(*answer.wait);
     seen = wakes_->count();
-    answer = broker_.Continue(*answer.wait);
+    if (std::optional<Broker::Answer> taken = broker_.TakeAnswer(*answer.wait)) answer = *std::move(taken);
   }
   LGPU_RETURN_IF_ERROR(answer.status);
   return TakeOver(std::move(answer.chunks));

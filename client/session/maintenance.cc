@@ -20,6 +20,11 @@ void Maintenance::Stop() {
   while (running_) changed_.Wait(mutex_);
 }
 
+bool Maintenance::HasTask() const {
+  MutexLock lock(mutex_);
+  return task_ != nullptr;
+}
+
 std::optional<Maintenance::TimePoint> Maintenance::next() const {
   MutexLock lock(mutex_);
   return next_;

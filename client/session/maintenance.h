@@ -30,6 +30,8 @@ class Maintenance {
   /// The task does not run any more when this returns, and never again. Not from the task itself.
   void Stop();
 
+  bool HasTask() const;
+
   /// For the thread: the next call; nothing: when woken.
   std::optional<TimePoint> next() const;
   void RunIfDue();
@@ -55,6 +57,8 @@ class MaintenanceThread {
   void Start(Maintenance::Task task);
   void Wake();
   void Stop() { maintenance_.Stop(); }
+  /// A task was started, and the thread was to be had.
+  bool IsRunning() const { return maintenance_.HasTask(); }
 
  private:
   void Run();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/session_trims.h"
 #include "base/refusal_text.h"
 
 namespace lgpu::daemon {
@@ -105,7 +106,7 @@ void LeaseEvents::Unreturned(const Lease& lease, const SessionState& session, By
 }
 
 void LeaseEvents::IgnoredTrim(const Lease& lease, const SessionState& session,
-                              const Broker::IgnoredTrim& ignored) const {
+                              const SessionTrims::Ignored& ignored) const {
   Append(v1::Event::KIND_TRIM_IGNORED, lease, &session,
          absl::StrCat(ProgramOf(session, lease), " has not answered for 1s which of its ",
                       FormatBytes(ignored.asked), " lie idle (", ignored.ignored,

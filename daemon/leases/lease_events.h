@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/session_trims.h"
 #include "daemon/leases/lease.h"
 #include "daemon/server/event_log.h"
 #include "daemon/sessions/session_state.h"
@@ -41,7 +42,7 @@ class LeaseEvents {
   /// It gave memory back that its card does not have.
   void Unreturned(const Lease& lease, const SessionState& session, Bytes bytes) const;
   /// It does not answer whether it has idle memory.
-  void IgnoredTrim(const Lease& lease, const SessionState& session, const Broker::IgnoredTrim& ignored) const;
+  void IgnoredTrim(const Lease& lease, const SessionState& session, const SessionTrims::Ignored& ignored) const;
   /// Its program has lost its GPU context.
   void LostContext(const Lease& lease, const SessionState& session) const;
 

@@ -3,6 +3,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/thread_waker.h"
 #include "base/utf8.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
@@ -204,17 +205,17 @@ absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevi
   std::vector<LogicalId> made;
   absl::Status status;
   for (std::size_t i = 0; i < plan.size() && status.ok(); ++i) {
-    const absl::StatusOr<LogicalId> device =
-        broker_.AddDevice({.card = plan[i].card_id,
-                           .limit = plan[i].limit,
-                           .guarantee = plan[i].guarantee,
-                           .preallocate = plan[i].preallocate,
-                           .lease = key,
-                           .device_name = DeviceName(static_cast<int>(i)),
-                           .lease_name = name,
-                           .owner = owner,
-                           .room = attempt.room},
-                          deadline);
+    const absl::StatusOr<LogicalId> device = AddDeviceInTime(broker_,
+                                                             {.card = plan[i].card_id,
+                                                              .limit = plan[i].limit,
+                                                              .guarantee = plan[i].guarantee,
+                                                              .preallocate = plan[i].preallocate,
+                                                              .lease = key,
+                                                              .device_name = DeviceName(static_cast<int>(i)),
+                                                              .lease_name = name,
+                                                              .owner = owner,
+                                                              .room = attempt.room},
+                                                             deadline);
     status = device.status();
     if (device.ok()) {
       made.push_back(*device);

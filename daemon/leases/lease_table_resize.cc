@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/thread_waker.h"
 #include "base/check.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
@@ -125,7 +126,8 @@ absl::Status LeaseTable::SetAside(const Resizing& resizing, TimePoint deadline) 
   for (const std::size_t i : order) {
     const LeaseDevice larger = WithLargerGuarantee(before[i], resizing.wanted[i]);
     if (HasSizeOf(larger, before[i])) continue;
-    const absl::Status status = broker_.ResizeDevice(larger.id, larger.limit, larger.guarantee, deadline);
+    const absl::Status status =
+        ResizeDeviceInTime(broker_, larger.id, larger.limit, larger.guarantee, deadline);
     if (!status.ok()) {
       for (const LeaseDevice& device : changed) SetSize(device);
       return status;
@@ -137,8 +139,7 @@ absl::Status LeaseTable::SetAside(const Resizing& resizing, TimePoint deadline) 
 
 void LeaseTable::SetSize(const LeaseDevice& device) {
   // A guarantee that does not rise takes nothing of the card, so the broker does not refuse it.
-  const absl::Status status =
-      broker_.ResizeDevice(device.id, device.limit, device.guarantee, std::chrono::steady_clock::now());
+  const absl::Status status = broker_.ResizeDevice(device.id, device.limit, device.guarantee);
   LGPU_CHECK(status.ok());
 }
 

@@ -20,8 +20,8 @@ bool IsIdleFor(const Lease& lease, std::uint64_t idle_ms) {
   return idle.count() >= 0 && static_cast<std::uint64_t>(idle.count()) >= idle_ms;
 }
 
-v1::LeaseTrim::Answer AnswerOf(const Broker::TrimRequest::Asked& asked) {
-  using Part = Broker::TrimRequest::Part;
+v1::LeaseTrim::Answer AnswerOf(const SessionTrims::Request::Asked& asked) {
+  using Part = SessionTrims::Request::Part;
   const auto all = [&asked](bool Part::*member) {
     return std::all_of(asked.parts.begin(), asked.parts.end(),
                        [member](const Part& part) { return part.*member; });
@@ -74,7 +74,7 @@ v1::LeaseTrim LeaseTrim::Describe(const Open& open) const {
   out.set_lease_name(open.name);
   out.set_owner(open.owner);
   Bytes returned = open.request.allowances;
-  for (const Broker::TrimRequest::Asked& asked : open.request.sessions) {
+  for (const SessionTrims::Request::Asked& asked : open.request.sessions) {
     returned += asked.returned;
     AddSession(asked.session, AnswerOf(asked), asked.returned, out);
   }

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/session_trims.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/sessions/session_state.h"
 #include "lgpu/v1/control.pb.h"
@@ -39,7 +40,7 @@ class LeaseTrim {
   struct Open {
     std::string id, name, owner;
     std::vector<LogicalId> devices;
-    Broker::TrimRequest request;
+    SessionTrims::Request request;
   };
   LeaseTrim(const Parts& parts, Clock::time_point deadline) : parts_(parts), deadline_(deadline) {}
   v1::LeaseTrim Describe(const Open& open) const;

@@ -13,12 +13,14 @@ namespace {
 
 // How often a lease is tried that stands in no queue, or could be made on other cards too.
 constexpr std::chrono::milliseconds kTryEvery{500};
+// How often a lease that stands in a queue is told its place.
+constexpr std::chrono::seconds kTextEvery{1};
 
 }  // namespace
 
 std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
   const bool is_late = Clock::now() >= deadline_;
-  const bool has_room = attempt_.room && broker_.rooms().Look(attempt_.room).is_over;
+  const bool has_room = HasRoom();
   // In the queue another card is tried with a plan of its own, which leaves the place alone.
   LeaseAttempt elsewhere;
   LeaseAttempt& attempt = attempt_.room && !has_room ? elsewhere : attempt_;
@@ -34,12 +36,13 @@ std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
   if (&attempt == &elsewhere) return std::nullopt;
   LeaveQueue();
   if (attempt_.short_of && !attempt_.short_of->bytes.is_zero()) {
-    attempt_.room = broker_.rooms().Queue(
+    attempt_.room = broker_.reservations().Queue(
         {.card = attempt_.short_of->card,
          .bytes = attempt_.short_of->bytes,
          .lease_name = request_.name(),
          .owner = UserName(request_.has_management() ? request_.owner_uid() : caller_.uid),
-         .pid = caller_.session == nullptr ? 0 : caller_.session->process().pid});
+         .pid = caller_.session == nullptr ? 0 : caller_.session->process().pid,
+         .waker = waker_});
   }
   return std::nullopt;
 }
@@ -49,12 +52,14 @@ WaitingLease::News WaitingLease::Look() {
   News news;
   v1::LeaseWait wait;
   if (attempt_.room) {
-    const Broker::RoomView view = broker_.rooms().Look(attempt_.room);
-    news.try_now = view.is_over || now >= deadline_;
-    if (view.text.empty()) return news;
-    wait.set_place(static_cast<std::uint32_t>(view.place));
-    wait.set_waiting(static_cast<std::uint32_t>(view.waiting));
-    wait.set_text(view.text);
+    news.try_now = HasRoom() || now >= deadline_;
+    const std::optional<Reservations::Place> view =
+        now < next_text_ ? std::nullopt : broker_.reservations().View(attempt_.room);
+    if (!view) return news;
+    next_text_ = now + kTextEvery;
+    wait.set_place(static_cast<std::uint32_t>(view->place));
+    wait.set_waiting(static_cast<std::uint32_t>(view->waiting));
+    wait.set_text(view->text);
     // Another card may have room meanwhile.
     news.try_now = news.try_now || (now >= next_try_ && broker_.Cards().size() > 1);
   } else {
@@ -77,7 +82,13 @@ void WaitingLease::TakeBack(const v1::Lease& lease) {
 }
 
 void WaitingLease::LeaveQueue() {
-  if (const WaiterId room = std::exchange(attempt_.room, {})) broker_.rooms().Leave(room);
+  has_room_ = false;
+  if (const WaiterId room = std::exchange(attempt_.room, {})) broker_.reservations().Leave(room);
+}
+
+bool WaitingLease::HasRoom() {
+  has_room_ = has_room_ || (attempt_.room && broker_.TakeAnswer(attempt_.room).has_value());
+  return has_room_;
 }
 
 }  // namespace lgpu::daemon

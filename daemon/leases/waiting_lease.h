@@ -2,6 +2,7 @@
 #define LGPU_DAEMON_LEASES_WAITING_LEASE_H_
 
 #include <chrono>
+#include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
@@ -17,14 +18,16 @@ class WaitingLease {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `leases` and `broker` outlive it. `caller` has a session, or the lease is lasting.
+  /// `leases` and `broker` outlive it. `caller` has a session, or the lease is lasting. `waker` is woken when
+  /// Look has news that no clock brings.
   WaitingLease(LeaseTable& leases, Broker& broker, Caller caller, v1::CreateLeaseRequest request,
-               Clock::time_point deadline)
+               Clock::time_point deadline, std::shared_ptr<Waker> waker)
       : leases_(leases),
         broker_(broker),
         caller_(std::move(caller)),
         request_(std::move(request)),
-        deadline_(deadline) {}
+        deadline_(deadline),
+        waker_(std::move(waker)) {}
   /// Leaves the queue.
   ~WaitingLease() { LeaveQueue(); }
   WaitingLease(const WaitingLease&) = delete;
@@ -45,15 +48,20 @@ class WaitingLease {
 
  private:
   void LeaveQueue();
+  /// What it waited for in the queue is set aside.
+  bool HasRoom();
 
   LeaseTable& leases_;
   Broker& broker_;
   const Caller caller_;
   const v1::CreateLeaseRequest request_;
   const Clock::time_point deadline_;
+  const std::shared_ptr<Waker> waker_;
   LeaseAttempt attempt_;
-  absl::Status last_;           // why it waits
-  Clock::time_point next_try_;  // while it waits for a cap, or another card could have room
+  bool has_room_ = false;
+  absl::Status last_;            // why it waits
+  Clock::time_point next_text_;  // when it is told its place again
+  Clock::time_point next_try_;   // while it waits for a cap, or another card could have room
   v1::LeaseWait told_;
   bool made_new_ = false;  // the lease that Try gave is this request's
 };

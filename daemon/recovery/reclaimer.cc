@@ -239,7 +239,7 @@ void Reclaimer::Run() {
       stopping = stopping_;
     }
     const bool confirmed = broker_.RetryUnconfirmed();
-    for (const Broker::Unreturned& unreturned : broker_.observer().TakeUnreturned()) {
+    for (const CardObserver::Unreturned& unreturned : broker_.observer().TakeUnreturned()) {
       if (const std::shared_ptr<SessionState> session = sessions_.Find(unreturned.session)) {
         leases_.TellOf(session->lease(), [&](const LeaseEvents& events, const Lease& lease) {
           events.Unreturned(lease, *session, unreturned.bytes);

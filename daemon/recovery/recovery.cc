@@ -48,7 +48,7 @@ absl::Status NoMeansFor(const v1::JournalSession& session, const absl::Status& w
 absl::Status Recovery::RestoreSession(const JournalState& state, const v1::JournalSession& session,
                                       const Chunks& chunks, Restored& all) {
   const LeaseKey lease{session.lease_key()};
-  std::vector<Broker::RestoredCharge> charges;
+  std::vector<SessionRestore::RestoredCharge> charges;
   for (auto at = state.charges().lower_bound({session.id(), 0});
        at != state.charges().end() && at->first.first == session.id(); ++at) {
     charges.push_back({.device = LogicalId{at->first.second}, .bytes = Bytes(at->second)});

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/session_restore.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/lease_recovery.h"
 #include "daemon/recovery/page_search.h"
@@ -45,7 +46,7 @@ class Recovery {
  private:
   using Clock = std::chrono::steady_clock;
 
-  using Chunks = std::vector<Broker::RestoredChunk>;
+  using Chunks = std::vector<SessionRestore::RestoredChunk>;
   struct Restored {
     std::vector<std::shared_ptr<SessionState>> alive, gone;  // by the state of their processes
   };

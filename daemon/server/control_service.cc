@@ -244,7 +244,8 @@ grpc::ServerWriteReactor<v1::LeaseWait>* ControlService::WaitForLease(
        .uid = uid_,
        .tell_refusal = [this](const Caller& whose, const absl::Status& why) { TellRefusal(whose, why); },
        .done = [this] { room_.lease_waits.GiveBack(uid_); }},
-      std::make_unique<WaitingLease>(parts_.leases, parts_.broker, *caller, request->create(), deadline));
+      std::make_unique<WaitingLease>(parts_.leases, parts_.broker, *caller, request->create(), deadline,
+                                     room_.pump->waker()));
 }
 
 grpc::ServerUnaryReactor* ControlService::AttachLease(Context* context, const v1::AttachLeaseRequest* request,

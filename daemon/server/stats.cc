@@ -196,7 +196,7 @@ void StatsReporter::AddCharges(const SessionState& session, const std::vector<By
 }
 
 void StatsReporter::AddSessions(const Lease& lease, const std::vector<Bytes>& lent,
-                                const Broker::Overheads& overheads, v1::LeaseStats& out) const {
+                                const CardObserver::Overheads& overheads, v1::LeaseStats& out) const {
   std::set<SessionId> ids = lease.live;
   ids.insert(lease.draining.begin(), lease.draining.end());
   for (const SessionId id : ids) {
@@ -216,7 +216,7 @@ void StatsReporter::AddSessions(const Lease& lease, const std::vector<Bytes>& le
     entry.set_held_bytes(broker_.Held(id).count());
     entry.set_context_lost(session->has_lost_context());
     entry.set_unreturned_bytes(broker_.observer().UnreturnedBy(id).count());
-    const Broker::TrimRecord trims = broker_.trims().RecordOf(id);
+    const SessionTrims::Record trims = broker_.trims().RecordOf(id);
     entry.set_trims_ignored(trims.ignored);
     entry.set_ignores_trim(trims.ignores_now);
     if (const auto overhead = overheads.of_session.find(id); overhead != overheads.of_session.end()) {
@@ -229,7 +229,7 @@ void StatsReporter::AddSessions(const Lease& lease, const std::vector<Bytes>& le
   }
 }
 
-v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const Broker::Overheads& overheads) const {
+v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const CardObserver::Overheads& overheads) const {
   v1::LeaseStats out;
   out.set_id(lease.id);
   out.set_name(lease.name);
@@ -279,7 +279,7 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   for (v1::CardStats& card : CardsFor(caller)) *snapshot.add_cards() = std::move(card);
   AddForeignProcesses(caller, snapshot);
   AddQueues(caller, snapshot);
-  const Broker::Overheads overheads = broker_.observer().overheads();
+  const CardObserver::Overheads overheads = broker_.observer().overheads();
   for (const Lease& lease : leases_.Snapshot(caller)) *snapshot.add_leases() = LeaseToProto(lease, overheads);
   const Broker::Counters counters = broker_.counters();
   snapshot.set_grants_total(counters.grants);

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/card_observer.h"
 #include "base/mutex.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/leases/user_names.h"
@@ -51,11 +52,11 @@ class StatsReporter {
     std::string user;
     std::string command;
   };
-  v1::LeaseStats LeaseToProto(const Lease& lease, const Broker::Overheads& overheads) const;
+  v1::LeaseStats LeaseToProto(const Lease& lease, const CardObserver::Overheads& overheads) const;
   /// `lent`: for charges, by each logical device of the lease.
   void AddCharges(const SessionState& session, const std::vector<Bytes>& lent, v1::LeaseStats& lease,
                   v1::SessionStats& out) const;
-  void AddSessions(const Lease& lease, const std::vector<Bytes>& lent, const Broker::Overheads& overheads,
+  void AddSessions(const Lease& lease, const std::vector<Bytes>& lent, const CardObserver::Overheads& overheads,
                    v1::LeaseStats& out) const;
   void AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const;
   void AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot) const;

@@ -26,7 +26,7 @@ constexpr char kMps[] = "nvidia-cuda-mps";
 
 /// Any user can give a process this name, so the control process must be root's or of the user whose program
 /// it excuses.
-bool IsUnderMps(const Broker::Uncharged& use) {
+bool IsUnderMps(const CardObserver::Uncharged& use) {
   const std::optional<std::uint32_t> user = ProcessOwner(use.pid);
   return std::any_of(use.listed.begin(), use.listed.end(), [&](std::int64_t pid) {
     if (ProcessCommand(pid) != kMps) return false;
@@ -59,7 +59,7 @@ LeaseKey UnchargedWatch::LeaseOf(std::int64_t pid) const {
 void UnchargedWatch::Look() {
   std::set<std::int64_t> told;
   std::set<LeaseKey> leases;
-  for (const Broker::Uncharged& use : broker_.observer().UnchargedUse()) {
+  for (const CardObserver::Uncharged& use : broker_.observer().UnchargedUse()) {
     const LeaseKey lease = LeaseOf(use.pid);
     if (!lease || IsUnderMps(use)) continue;
     leases.insert(lease);
@@ -74,7 +74,7 @@ void UnchargedWatch::Look() {
   });
 }
 
-void UnchargedWatch::Act(const Broker::Uncharged& use, LeaseKey lease) {
+void UnchargedWatch::Act(const CardObserver::Uncharged& use, LeaseKey lease) {
   std::string text =
       absl::StrCat("uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
                    " beside its charges and chunks, which is more than memory.overhead_allowance and 64 MiB");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/card_observer.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/sessions/session_state.h"
 
@@ -27,7 +28,7 @@ class UnchargedWatch {
  private:
   /// None: a stranger.
   LeaseKey LeaseOf(std::int64_t pid) const;
-  void Act(const Broker::Uncharged& use, LeaseKey lease);
+  void Act(const CardObserver::Uncharged& use, LeaseKey lease);
 
   Broker& broker_;
   LeaseTable& leases_;

@@ -6,6 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/waker.h"
 #include "base/mutex.h"
 #include "base/thread.h"
 
@@ -36,16 +37,22 @@ class WatchPump {
   void Remove(Stream& stream);
   /// Looks at all streams soon.
   void Wake();
+  /// Does Wake for as long as the pump is there.
+  std::shared_ptr<Waker> waker() const;
 
  private:
-  WatchPump() = default;
+  class PumpWaker;
+
+  WatchPump();
   void Run();
 
-  Mutex mutex_;
+  Mutex streams_mutex_;
+  std::set<Stream*> streams_ ABSL_GUARDED_BY(streams_mutex_);
+  Mutex mutex_;  // the innermost: a stream may wake the pump under its own lock, which Look takes too
   CondVar changed_;
-  std::set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
   bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  const std::shared_ptr<PumpWaker> waker_;
   Thread thread_;
 };
 

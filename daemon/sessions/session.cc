@@ -71,7 +71,6 @@ int Session::TimeUntilNextLook() const {
   constexpr int kLookAtUnread = 1000;
   if (gone_since_) return 0;
   Clock::time_point next = Clock::time_point::max();
-  for (const Waiting& waiting : waiting_) next = std::min(next, waiting.next_look);
   if (retry_at_) next = std::min(next, *retry_at_);
   if (next_snapshot_look_ && !attesting_ && !close_request_) next = std::min(next, *next_snapshot_look_);
   const int at_most = fds_in_flight_ > 0 ? kLookAtUnread : -1;
@@ -99,6 +98,7 @@ void Session::Serve() {
     if (woken) {
       waker_->Clear();
       CheckRequests();
+      if (end_ == End::kNone) AnswerWaiting();
       SendTrims();
       if (!gone_since_ && state_->process().IsGone()) gone_since_ = turn_;
     }
@@ -109,7 +109,6 @@ void Session::Serve() {
       end_ = End::kLost;
     }
     if (end_ == End::kNone) {
-      ContinueWaiting();
       Pump();
       CheckUnread();
       SendSnapshots();
@@ -254,15 +253,12 @@ void Session::HandleGrow(const v1::GrowRequest& request) {
 }
 
 void Session::Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
-                     Broker::GrowAnswer answer) {
+                     Broker::Answer answer) {
   if (!answer.status.ok()) {
     Refuse(request_id, answer.status, answer.ahead ? Growth::kAhead : Growth::kNeeded);
   } else if (answer.wait) {
-    waiting_.push_back({.request_id = request_id,
-                        .device = device,
-                        .grow = *answer.wait,
-                        .asked_at = asked_at,
-                        .next_look = answer.next_look});
+    waiting_.push_back(
+        {.request_id = request_id, .device = device, .grow = *answer.wait, .asked_at = asked_at});
   } else {
     outgoing_.push_back({.request_id = request_id,
                          .device = device,
@@ -272,21 +268,23 @@ void Session::Answer(std::uint64_t request_id, LogicalId device, Clock::time_poi
   }
 }
 
-void Session::ContinueWaiting() {
-  if (waiting_.empty()) return;
+void Session::AnswerWaiting() {
   std::deque<Waiting> waiting = std::exchange(waiting_, {});
   for (Waiting& entry : waiting) {
     if (end_ != End::kNone) return;
-    Broker::GrowAnswer answer = services_.broker.Continue(entry.grow);
-    if (entry.is_charge) {
-      AnswerCharge(entry.request_id, entry.asked_at, answer);
+    std::optional<Broker::Answer> answer = services_.broker.TakeAnswer(entry.grow);
+    if (!answer) {
+      waiting_.push_back(entry);
+    } else if (entry.is_charge) {
+      AnswerCharge(entry.request_id, entry.asked_at, *answer);
     } else {
-      Answer(entry.request_id, entry.device, entry.asked_at, std::move(answer));
+      Answer(entry.request_id, entry.device, entry.asked_at, *std::move(answer));
     }
   }
 }
 
-// ContinueWaiting answers it next. One that waits no more is not there: its answer is on its way.
+// The broker wakes this thread, and AnswerWaiting answers it. One that waits no more is not there: its answer
+// is on its way.
 void Session::HandleWithdraw(const v1::Withdraw& withdraw) {
   const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) {
     return waiting.request_id == withdraw.request_id() && !waiting.is_charge;

@@ -97,7 +97,6 @@ class Session {
     LogicalId device;
     WaiterId grow;
     Clock::time_point asked_at;
-    Clock::time_point next_look;
     bool is_charge = false;
   };
 
@@ -116,7 +115,7 @@ class Session {
 
   // session_charges.cc: memory that a program takes from the driver itself.
   void HandleCharge(const v1::Charge& request);
-  void AnswerCharge(std::uint64_t request_id, Clock::time_point asked_at, const Broker::GrowAnswer& answer);
+  void AnswerCharge(std::uint64_t request_id, Clock::time_point asked_at, const Broker::Answer& answer);
   void HandleUncharge(const v1::Uncharge& request);
   void HandleChargeAttest(const v1::ChargeAttest& attest);
   /// Gives the broker the words of the client page, at the first charge. False: the session is broken.
@@ -149,13 +148,13 @@ class Session {
   void HandleReturn(const v1::ReturnRequest& request);
   void HandleTrimmed(const v1::Trimmed& trimmed);
   void HandleClose(const v1::CloseRequest& request);
-  void ContinueWaiting();
+  /// Answers the requests that waited and wait no more.
+  void AnswerWaiting();
   void CheckRequests();
   void FinishClose();
 
   // Sending.
-  void Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
-              Broker::GrowAnswer answer);
+  void Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at, Broker::Answer answer);
   enum class Growth { kNeeded, kAhead };  // the refusal of a growth ahead of need makes no event
   void TellRefused(const absl::Status& status);
   void Refuse(std::uint64_t request_id, const absl::Status& status, Growth growth = Growth::kNeeded);

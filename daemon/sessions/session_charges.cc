@@ -56,7 +56,7 @@ bool Session::ShareAllowances() {
 
 void Session::HandleCharge(const v1::Charge& request) {
   if (!IsNewRequest(request.request_id(), "Charge") || !ShareAllowances()) return;
-  Broker::GrowAnswer answer;
+  Broker::Answer answer;
   if (waiting_.size() + outgoing_.size() >= kMaxOpenGrows) {
     answer.status = TooManyOpen();
   } else {
@@ -72,13 +72,12 @@ void Session::HandleCharge(const v1::Charge& request) {
 }
 
 void Session::AnswerCharge(std::uint64_t request_id, Clock::time_point asked_at,
-                           const Broker::GrowAnswer& answer) {
+                           const Broker::Answer& answer) {
   if (answer.status.ok() && answer.wait) {
     waiting_.push_back({.request_id = request_id,
                         .device = {},
                         .grow = *answer.wait,
                         .asked_at = asked_at,
-                        .next_look = answer.next_look,
                         .is_charge = true});
     return;
   }

@@ -49,8 +49,7 @@ class LocalWorld : public RegionSourceWorld {
                                .guarantee = wanted.guarantee,
                                .preallocate = wanted.preallocate,
                                .lease = kLease,
-                               .device_name = name},
-                              std::chrono::steady_clock::now());
+                               .device_name = name});
   }
   // One for each device, in the order of Add.
   std::unique_ptr<RegionSource> Source(LogicalId device) {

@@ -135,7 +135,7 @@ class DaemonParts {
   const std::unique_ptr<DeviceBackend> backend_ =
       MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "parts " + std::to_string(::getpid()))},
                             .sparse = options_.sparse});
-  const std::unique_ptr<Broker> broker_ = *Broker::Create(*backend_, *opened_.journal, AllCardsOf(*backend_));
+  const TickedBroker broker_{*backend_, *opened_.journal};
   SessionDirectory sessions_{16};
   EventLog events_{64};
   std::unique_ptr<LeaseTable> leases_;

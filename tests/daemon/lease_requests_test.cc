@@ -40,7 +40,7 @@ class LeaseRequestsTest : public ::testing::Test {
     return request;
   }
   WaitingLease Wait(const v1::CreateLeaseRequest& request) {
-    return WaitingLease(leases_, *broker_, caller_, request, Soon());
+    return WaitingLease(leases_, *broker_, caller_, request, Soon(), nullptr);
   }
   static v1::Lease Made(WaitingLease& waiting) {
     const std::optional<absl::StatusOr<v1::Lease>> lease = waiting.Try();
@@ -58,7 +58,7 @@ class LeaseRequestsTest : public ::testing::Test {
         if (const auto call = std::exchange(while_made_, nullptr)) call();
       }}};
   NoGrantLog log_;
-  const std::unique_ptr<Broker> broker_ = *Broker::Create(backend_, log_, AllCardsOf(backend_));
+  const TickedBroker broker_{backend_, log_};
   SessionDirectory sessions_{16};
   EventLog events_{64};
   const Config config_{};

@@ -81,7 +81,7 @@ TEST(LeaseResizeTest, FreedMemoryIsNotedBeforeItIsGrantedAgain) {
         if (!at_create) at_create = call;
       }});
   const std::unique_ptr<Journal> journal = std::move(Journal::Open(directory.path(), kBoot)->journal);
-  const std::unique_ptr<Broker> broker = *Broker::Create(backend, *journal, AllCardsOf(backend));
+  const TickedBroker broker{backend, *journal};
   SessionDirectory sessions(16);
   EventLog events{64};
   Config config;
@@ -110,7 +110,7 @@ TEST(LeaseResizeTest, FreedMemoryIsNotedBeforeItIsGrantedAgain) {
   // Chunks are made for the second device while the first has all of its memory, and for the first one when
   // it is smaller: a chunk of it was too large.
   std::optional<JournalState> before;
-  Broker::GrowAnswer granted;
+  Broker::Answer granted;
   std::optional<JournalState> seen;
   at_create = [&] {
     if (broker->Find(LogicalId{two->devices(0).id()})->limit == 40_MiB) {

@@ -42,7 +42,10 @@ class SessionThreadsTest : public testing::Test {
     const auto waker = *PollWaker::Create();
     Broker::Options options = AllCardsOf(*backend_);
     options.unconfirmed_waker = waker;
+    const auto tick_waker = std::make_shared<ThreadWaker>();
+    options.tick_waker = tick_waker;
     broker_ = *Broker::Create(*backend_, *journal_, options);
+    ticker_ = *BrokerTicker::Start(*broker_, tick_waker);
     config_.state_dir = directory_.path();
     leases_ = std::make_unique<LeaseTable>(
         config_,
@@ -150,6 +153,7 @@ class SessionThreadsTest : public testing::Test {
   std::unique_ptr<Journal> journal_;
   std::unique_ptr<DeviceBackend> backend_;
   std::unique_ptr<Broker> broker_;
+  std::unique_ptr<BrokerTicker> ticker_;
   SessionDirectory sessions_{4096};  // lost sessions count until they are reclaimed
   EventLog events_{64};
   LogLimit log_limit_;

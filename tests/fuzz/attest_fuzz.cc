@@ -49,7 +49,7 @@ struct World {
                                         .lease_name = "fuzz",
                                         .owner = "fuzz"})
                    .ok());
-    std::vector<Broker::RestoredChunk> mine, others;
+    std::vector<SessionRestore::RestoredChunk> mine, others;
     for (std::uint64_t i = 0; i < 2 * kChunks; ++i) {
       memory.push_back(*before->Create(0, kGranule));
       // The last one of each is memory that is known without a descriptor.

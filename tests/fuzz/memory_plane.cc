@@ -47,7 +47,10 @@ std::unique_ptr<MemoryPlane::Generation> MemoryPlane::Start(bool again) {
   const std::shared_ptr<PollWaker> waker = Need(PollWaker::Create());
   Broker::Options options = AllCardsOf(*next->backend);
   options.unconfirmed_waker = waker;
+  const auto tick_waker = std::make_shared<ThreadWaker>();
+  options.tick_waker = tick_waker;
   next->broker = Need(Broker::Create(*next->backend, *next->journal, options));
+  next->ticker = Need(BrokerTicker::Start(*next->broker, tick_waker));
   next->leases = std::make_unique<LeaseTable>(config_, LeaseTable::Parts{.broker = *next->broker,
                                                                          .sessions = next->sessions,
                                                                          .events = next->events,

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/broker_ticker.h"
 #include "allocator/device/device_backend.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/journal.h"
@@ -68,6 +69,7 @@ class MemoryPlane {
     std::unique_ptr<DeviceBackend> backend;
     std::unique_ptr<Journal> journal;
     std::unique_ptr<Broker> broker;
+    std::unique_ptr<BrokerTicker> ticker;
     SessionDirectory sessions{1024};  // more than an input opens
     EventLog events{64};
     LogLimit log_limit;

@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/broker_ticker.h"
 #include "base/mutex.h"
 
 namespace lgpu {
@@ -24,6 +26,32 @@ inline Broker::Options AllCardsOf(const DeviceMemory& backend, Bytes reserve = {
 inline std::unique_ptr<Broker> MakeBroker(DeviceMemory& backend, Bytes reserve = {}) {
   static NoGrantLog log;  // has no state
   return *Broker::Create(backend, log, AllCardsOf(backend, reserve));
+}
+
+/// A TickedBroker is a Broker over all cards of a backend, and the thread that ticks it.
+class TickedBroker {
+ public:
+  TickedBroker(DeviceMemory& backend, GrantLog& log) {
+    Broker::Options options = AllCardsOf(backend);
+    const auto waker = std::make_shared<ThreadWaker>();
+    options.tick_waker = waker;
+    broker_ = *Broker::Create(backend, log, options);
+    ticker_ = *BrokerTicker::Start(*broker_, waker);
+  }
+  Broker& operator*() const { return *broker_; }
+  Broker* operator->() const { return broker_.get(); }
+
+ private:
+  std::unique_ptr<Broker> broker_;
+  std::unique_ptr<BrokerTicker> ticker_;
+};
+
+/// The answer of a request that waited, or that it waits still, after all that is due by the broker's clock.
+inline Broker::Answer AskAgain(Broker& broker, WaiterId request) {
+  broker.Tick();
+  std::optional<Broker::Answer> answer = broker.TakeAnswer(request);
+  if (!answer) return {.wait = request};
+  return *std::move(answer);
 }
 
 /// A FlagWaker remembers that it was woken. Thread-safe.

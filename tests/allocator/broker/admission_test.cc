@@ -20,7 +20,7 @@ class AdmissionTest : public RequestsFixture {
   Waiter Admit(SessionId session, LogicalId device, Bytes bytes,
                milliseconds timeout = std::chrono::hours(1)) {
     Waiter waiter = Request(session, device, bytes, timeout);
-    admission_.Admit(tables_.NewWaiter(), waiter);
+    admission_.Admit(waiting_.NewWaiter(), waiter);
     return waiter;
   }
   ChunkId AddSpare(LogicalId device, Bytes bytes) { return Hold(SessionId(), device, bytes); }
@@ -35,7 +35,7 @@ TEST_F(AdmissionTest, AGrowingDeviceIsChargedUpToWhatIsWanted) {
   const LogicalId device = AddDevice(64_MiB);
   Waiter waiter = Request(kSession, device, 16_MiB);
   waiter.spec.wanted = 96_MiB;
-  const WaiterId id = tables_.NewWaiter();
+  const WaiterId id = waiting_.NewWaiter();
   admission_.Admit(id, waiter);
   EXPECT_EQ(waiter.phase, Phase::kCharged);
   EXPECT_EQ(waiter.charged, 64_MiB);
@@ -82,7 +82,7 @@ TEST_F(AdmissionTest, APreallocatedDeviceIsChargedForTheChunksThatItLacks) {
 TEST_F(AdmissionTest, ATimeoutOfZeroDoesNotWaitForChunksThatAreMadeForAnotherRequest) {
   const LogicalId device = AddDevice(32_MiB, true);
   Waiter first = Request(kSession, device, 20_MiB);
-  const WaiterId id = tables_.NewWaiter();
+  const WaiterId id = waiting_.NewWaiter();
   admission_.Admit(id, first);
   ASSERT_EQ(first.charged, 20_MiB);
   EXPECT_EQ(Admit(kSecond, device, 16_MiB, milliseconds(0)).phase, Phase::kRefused);
@@ -98,11 +98,11 @@ TEST_F(AdmissionTest, AChargeIsBookedAndTakesNoCardThatItHasTheGranulesOf) {
   Waiter charge = Request(kSession, device, 2_MiB);
   charge.charge = {.card = card_, .bytes = 1_MiB, .what = "cuMemAlloc_v2", .card_deadline = now_};
   charges_.Open(kSession, card_);
-  admission_.Admit(tables_.NewWaiter(), charge);
+  admission_.Admit(waiting_.NewWaiter(), charge);
   EXPECT_EQ(charge.phase, Phase::kServed);
   EXPECT_EQ(View().held, 2_MiB);
   charge.phase = Phase::kNew;
-  admission_.Admit(tables_.NewWaiter(), charge);
+  admission_.Admit(waiting_.NewWaiter(), charge);
   EXPECT_EQ(charge.phase, Phase::kServed);
   EXPECT_EQ(View().held, 2_MiB) << "the granule had room for it";
   ExpectInStep();
@@ -121,7 +121,7 @@ TEST_F(AdmissionTest, GrowthAheadOfNeedIsRefusedWithoutAReason) {
   Hold(kSecond, device, 64_MiB);
   Waiter waiter = Request(kSession, device, 2_MiB);
   waiter.spec.ahead = true;
-  admission_.Admit(tables_.NewWaiter(), waiter);
+  admission_.Admit(waiting_.NewWaiter(), waiter);
   EXPECT_EQ(waiter.phase, Phase::kRefused);
   EXPECT_FALSE(GetRefusal(waiter.refusal));
 }

@@ -162,7 +162,7 @@ class Runner {
   Bytes AnyLimit() { return 32_MiB + Bytes(Below((200_MiB).count())); }
   void AddDevice(LeaseKey lease, std::size_t card) {
     Device device{LogicalId(), lease, card, AnyLimit(), kUnit * Below(16)};
-    device.id = *broker_->AddDevice(SpecOf(device), now_);
+    device.id = *broker_->AddDevice(SpecOf(device));
     devices_.push_back(device);
   }
   Program NewProgram(LeaseKey lease) {
@@ -280,12 +280,12 @@ class Runner {
       return Use(program, card, bytes);
     }
     Answer expected = Charge(program, card, bytes);
-    Broker::GrowAnswer answer = broker_->ChargeCard({.session = program.id,
-                                                     .card_uuid = Uuid(card),
-                                                     .bytes = bytes,
-                                                     .what = "cuMemAlloc_v2",
-                                                     .asked_at = now_,
-                                                     .deadline = now_});
+    Broker::Answer answer = broker_->ChargeCard({.session = program.id,
+                                                 .card_uuid = Uuid(card),
+                                                 .bytes = bytes,
+                                                 .what = "cuMemAlloc_v2",
+                                                 .asked_at = now_,
+                                                 .deadline = now_});
     if (expected == Answer::kWaits) {
       ++counts_.waited;
       ASSERT_TRUE(answer.wait.has_value()) << "enough is on its way back: " << answer.status;
@@ -299,7 +299,7 @@ class Runner {
       expected = Charge(program, card, bytes);
       if (expected == Answer::kWaits) expected = Answer::kLimit;
       counts_.served += expected == Answer::kGranted ? 1 : 0;
-      answer = broker_->Continue(grow);
+      answer = AskAgain(*broker_, grow);
     }
     ASSERT_FALSE(answer.wait.has_value());
     ASSERT_EQ(answer.status.ok(), expected == Answer::kGranted) << answer.status;
@@ -367,7 +367,7 @@ class Runner {
     ++counts_.resized;
     device.limit = AnyLimit();
     TakeBack(device.card, device.lease);
-    const absl::Status status = broker_->ResizeDevice(device.id, device.limit, device.guarantee, now_);
+    const absl::Status status = broker_->ResizeDevice(device.id, device.limit, device.guarantee);
     ASSERT_TRUE(status.ok()) << status;
   }
   /// Another broker, from the log: every program counts with the most that it ever had, until it says what
@@ -379,7 +379,7 @@ class Runner {
       ASSERT_TRUE(broker_->restore().AddDevice(device.id, SpecOf(device)).ok());
     }
     for (Program& program : programs_) {
-      std::vector<Broker::RestoredCharge> charges;
+      std::vector<SessionRestore::RestoredCharge> charges;
       for (Account& account : program.accounts) account.held.clear();
       for (const Device& device : devices_) {
         const Bytes logged = log_.charged(program.id, device.id);

@@ -74,8 +74,7 @@ class BrokerChargesTest : public ::testing::Test {
                                         .lease = lease,
                                         .device_name = "/device:GPU:0",
                                         .lease_name = "lease-" + std::to_string(lease.value),
-                                        .owner = "user-" + std::to_string(lease.value)},
-                                       now_);
+                                        .owner = "user-" + std::to_string(lease.value)});
     EXPECT_TRUE(id.ok()) << id.status();
     return id.value_or(LogicalId());
   }
@@ -87,21 +86,21 @@ class BrokerChargesTest : public ::testing::Test {
     broker_->ShareAllowances(session, words_[id]);
     return session;
   }
-  Broker::GrowAnswer Charge(SessionId session, Bytes bytes, milliseconds timeout = {}, int card = 0) {
-    Broker::GrowAnswer answer = broker_->ChargeCard({.session = session,
-                                                     .card_uuid = Uuid(card),
-                                                     .bytes = bytes,
-                                                     .what = "cuMemAlloc_v2",
-                                                     .asked_at = now_,
-                                                     .deadline = now_ + timeout});
+  Broker::Answer Charge(SessionId session, Bytes bytes, milliseconds timeout = {}, int card = 0) {
+    Broker::Answer answer = broker_->ChargeCard({.session = session,
+                                                 .card_uuid = Uuid(card),
+                                                 .bytes = bytes,
+                                                 .what = "cuMemAlloc_v2",
+                                                 .asked_at = now_,
+                                                 .deadline = now_ + timeout});
     Check();
     return answer;
   }
   bool Charges(SessionId session, Bytes bytes, int card = 0) {
-    const Broker::GrowAnswer answer = Charge(session, bytes, {}, card);
+    const Broker::Answer answer = Charge(session, bytes, {}, card);
     return answer.status.ok() && !answer.wait;
   }
-  absl::Status Refused(Broker::GrowAnswer answer) {
+  absl::Status Refused(Broker::Answer answer) {
     EXPECT_FALSE(answer.wait.has_value());
     EXPECT_FALSE(answer.status.ok());
     return answer.status;
@@ -112,7 +111,7 @@ class BrokerChargesTest : public ::testing::Test {
     Check();
   }
   Bytes Held(LogicalId device) const { return broker_->Find(device)->held; }
-  Broker::GrowAnswer Grow(SessionId session, LogicalId device, Bytes bytes, milliseconds timeout = {}) {
+  Broker::Answer Grow(SessionId session, LogicalId device, Bytes bytes, milliseconds timeout = {}) {
     return broker_->Grow({.session = session,
                           .device = device,
                           .at_least = bytes,
@@ -173,12 +172,12 @@ TEST_F(BrokerChargesTest, AChargeThatWaitsIsServedFromGranulesThatItsSessionHold
   Uncharge(session, words_[1]->free());
   words_[1]->Free(0) = 0;
   ASSERT_FALSE(Grow(client, other, CardFree()).chunks.empty());
-  const Broker::GrowAnswer waits = Charge(session, 1_MiB, std::chrono::seconds(10));
+  const Broker::Answer waits = Charge(session, 1_MiB, std::chrono::seconds(10));
   ASSERT_TRUE(waits.wait.has_value());
   wakers_[1]->Clear();
   Uncharge(session, 1_MiB);  // no granule comes back, and the rest of the last one is enough
   EXPECT_TRUE(wakers_[1]->woken());
-  const Broker::GrowAnswer granted = broker_->Continue(*waits.wait);
+  const Broker::Answer granted = AskAgain(*broker_, *waits.wait);
   EXPECT_TRUE(granted.lent.has_value()) << granted.status;
   EXPECT_EQ(broker_->Held(session), 4_MiB);
 }
@@ -252,7 +251,7 @@ TEST_F(BrokerChargesTest, UnusedAllowancesAreTakenBackForChunksOfTheCard) {
   EXPECT_EQ(words_[1]->free(), 64_MiB);
   const SessionId client = Session(2, kOther);
   EXPECT_EQ(CardFree(), 3_GiB - 64_MiB);
-  const Broker::GrowAnswer answer = Grow(client, other, 3_GiB);
+  const Broker::Answer answer = Grow(client, other, 3_GiB);
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.chunks.empty(), false);
   EXPECT_EQ(words_[1]->free(), Bytes());
@@ -283,11 +282,11 @@ TEST_F(BrokerChargesTest, AnUnchargeServesARequestThatWaitsForTheCard) {
   wakers_[2] = std::make_shared<FlagWaker>();
   const SessionId client = Session(2, kOther);
   EXPECT_TRUE(Charges(program, 4_GiB));
-  const Broker::GrowAnswer waits = Grow(client, other, 1_GiB, std::chrono::seconds(10));
+  const Broker::Answer waits = Grow(client, other, 1_GiB, std::chrono::seconds(10));
   ASSERT_TRUE(waits.wait.has_value());
   Uncharge(program, 1_GiB);
   EXPECT_TRUE(wakers_[2]->woken());
-  EXPECT_FALSE(broker_->Continue(*waits.wait).chunks.empty());
+  EXPECT_FALSE(AskAgain(*broker_, *waits.wait).chunks.empty());
 }
 
 TEST_F(BrokerChargesTest, AChargeWaitsForTheCardUntilItsDeadline) {
@@ -295,23 +294,23 @@ TEST_F(BrokerChargesTest, AChargeWaitsForTheCardUntilItsDeadline) {
   const LogicalId other = Device(4_GiB, kOther);
   const SessionId program = Session(1);
   const SessionId client = Session(2, kOther);
-  const Broker::GrowAnswer granted = Grow(client, other, 4_GiB);
+  const Broker::Answer granted = Grow(client, other, 4_GiB);
   ASSERT_FALSE(granted.chunks.empty());
   for (const bool comes_back : {false, true}) {
-    Broker::GrowAnswer answer = Charge(program, 1_GiB, std::chrono::seconds(2));
+    Broker::Answer answer = Charge(program, 1_GiB, std::chrono::seconds(2));
     ASSERT_TRUE(answer.wait.has_value());
     EXPECT_EQ(broker_->Cards().front().queue.front().what, "cuMemAlloc_v2");
     now_ += milliseconds(1900);
-    EXPECT_TRUE(broker_->Continue(*answer.wait).wait.has_value());
+    EXPECT_TRUE(AskAgain(*broker_, *answer.wait).wait.has_value());
     if (comes_back) {
       std::vector<ChunkId> chunks;
       for (const Chunk& chunk : granted.chunks) chunks.push_back(chunk.id);
       EXPECT_TRUE(broker_->Return(client, other, chunks).ok());
-      EXPECT_TRUE(broker_->Continue(*answer.wait).lent.has_value());
+      EXPECT_TRUE(AskAgain(*broker_, *answer.wait).lent.has_value());
       EXPECT_EQ(broker_->Held(program), 1_GiB + words_[1]->free());
     } else {
       now_ += milliseconds(200);
-      const absl::Status refused = Refused(broker_->Continue(*answer.wait));
+      const absl::Status refused = Refused(AskAgain(*broker_, *answer.wait));
       EXPECT_EQ(GetRefusal(refused)->reason, RefusalReason::kCard);
       EXPECT_EQ(GetRefusal(refused)->holders.size(), 1u);
     }
@@ -325,31 +324,31 @@ TEST_F(BrokerChargesTest, RequestsThatWaitAreRefusedWhenTheirLeaseIsStopped) {
   const SessionId other{3};
   broker_->AddSession(other, {.pid = 3});
   broker_->AttachSession(other, kOther);
-  const Broker::GrowAnswer held = Grow(other, small, 1_GiB);
+  const Broker::Answer held = Grow(other, small, 1_GiB);
   ASSERT_FALSE(held.chunks.empty());
   wakers_[1] = std::make_shared<FlagWaker>();
   const SessionId program = Session(1);
   ASSERT_TRUE(Charges(program, 2_GiB));
-  const Broker::GrowAnswer for_card = Charge(program, 2_GiB, std::chrono::seconds(10));
+  const Broker::Answer for_card = Charge(program, 2_GiB, std::chrono::seconds(10));
   ASSERT_TRUE(for_card.wait.has_value());
   wakers_[1]->Clear();
   broker_->SetStopped(kLease, true);
   EXPECT_TRUE(wakers_[1]->woken());
-  EXPECT_TRUE(absl::IsFailedPrecondition(Refused(broker_->Continue(*for_card.wait))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Refused(AskAgain(*broker_, *for_card.wait))));
   EXPECT_TRUE(absl::IsFailedPrecondition(Refused(Charge(program, k2MiB))));
   ASSERT_TRUE(broker_->Return(other, small, std::vector{held.chunks.front().id}).ok());
   EXPECT_EQ(broker_->Held(program), 2_GiB) << "a stopped lease has no allowance";
 
   wakers_[2] = std::make_shared<FlagWaker>();
   const SessionId waiter = Session(2, kOther);
-  const Broker::GrowAnswer refill = Grow(other, small, held.chunks.front().bytes);
+  const Broker::Answer refill = Grow(other, small, held.chunks.front().bytes);
   ASSERT_FALSE(refill.chunks.empty());
   broker_->StartDraining(other);
-  const Broker::GrowAnswer for_limit = Grow(waiter, small, k2MiB, std::chrono::seconds(10));
+  const Broker::Answer for_limit = Grow(waiter, small, k2MiB, std::chrono::seconds(10));
   ASSERT_TRUE(for_limit.wait.has_value());
   broker_->SetStopped(kOther, true);
   EXPECT_TRUE(wakers_[2]->woken());
-  EXPECT_TRUE(absl::IsFailedPrecondition(Refused(broker_->Continue(*for_limit.wait))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Refused(AskAgain(*broker_, *for_limit.wait))));
   broker_->SetStopped(kLease, false);
   EXPECT_TRUE(Charges(program, k2MiB));
 }
@@ -361,11 +360,11 @@ TEST_F(BrokerChargesTest, ShortOfTheLimitAChargeWaitsAtMostTheGrace) {
   broker_->AddSession(client, {.pid = 2, .trims = true});
   broker_->AttachSession(client, kLease);
   ASSERT_FALSE(Grow(client, device, 64_MiB).chunks.empty());
-  const Broker::GrowAnswer answer = Charge(program, k2MiB, std::chrono::hours(1));
+  const Broker::Answer answer = Charge(program, k2MiB, std::chrono::hours(1));
   ASSERT_TRUE(answer.wait.has_value()) << "the other session may have idle memory";
   EXPECT_EQ(broker_->trims().TakeOrders(client).size(), 1u);
   now_ += milliseconds(100);
-  EXPECT_EQ(GetRefusal(Refused(broker_->Continue(*answer.wait)))->reason, RefusalReason::kLimit);
+  EXPECT_EQ(GetRefusal(Refused(AskAgain(*broker_, *answer.wait)))->reason, RefusalReason::kLimit);
   EXPECT_TRUE(broker_->trims().TakeOrders(program).empty()) << "nothing is asked of a program that charges";
 }
 
@@ -390,10 +389,10 @@ TEST_F(BrokerChargesTest, AChargeWaitsUnderTheLimitForWhatIsLeaving) {
   const SessionId next = Session(2);
   EXPECT_TRUE(Charges(lost, 60_MiB));
   broker_->StartDraining(lost);
-  const Broker::GrowAnswer answer = Charge(next, 40_MiB);
+  const Broker::Answer answer = Charge(next, 40_MiB);
   ASSERT_TRUE(answer.wait.has_value());
   broker_->LowerCharges(lost, {});
-  EXPECT_TRUE(broker_->Continue(*answer.wait).lent.has_value());
+  EXPECT_TRUE(AskAgain(*broker_, *answer.wait).lent.has_value());
   Check();
 }
 
@@ -429,11 +428,11 @@ TEST_F(BrokerChargesTest, TheLogHasAtLeastWhatIsLent) {
 TEST_F(BrokerChargesTest, ARestoredSessionIsChargedInFullUntilItAttests) {
   const auto restored = [&](std::uint64_t id) {
     const SessionId session{id};
-    EXPECT_TRUE(
-        broker_->restore()
-            .AddSession(session, 1, nullptr, kLease, {},
-                        std::vector<Broker::RestoredCharge>{{LogicalId{7}, 40_MiB}, {LogicalId{8}, 20_MiB}})
-            .ok());
+    EXPECT_TRUE(broker_->restore()
+                    .AddSession(session, 1, nullptr, kLease, {},
+                                std::vector<SessionRestore::RestoredCharge>{{LogicalId{7}, 40_MiB},
+                                                                            {LogicalId{8}, 20_MiB}})
+                    .ok());
     return session;
   };
   for (const std::uint64_t id : {7, 8}) {
@@ -460,7 +459,7 @@ TEST_F(BrokerChargesTest, ARestoredSessionIsChargedInFullUntilItAttests) {
   broker_->restore().StartAttesting(session, {.pid = 1});
   broker_->restore().FinishAttesting(session);
   EXPECT_EQ(broker_->Held(session), Bytes()) << "what it did not attest it has not";
-  const std::vector<Broker::RestoredCharge> wrong = {{LogicalId{9}, k2MiB}};
+  const std::vector<SessionRestore::RestoredCharge> wrong = {{LogicalId{9}, k2MiB}};
   EXPECT_EQ(broker_->restore().AddSession(SessionId{5}, 1, nullptr, kLease, {}, wrong).code(),
             absl::StatusCode::kInvalidArgument);
 }
@@ -470,7 +469,7 @@ TEST_F(BrokerChargesTest, ALimitLoweredBelowTheChargesGivesNoMore) {
   const SessionId session = Session(1);
   EXPECT_TRUE(Charges(session, 128_MiB));
   EXPECT_EQ(words_[1]->free(), 32_MiB);
-  EXPECT_TRUE(broker_->ResizeDevice(device, 64_MiB, Bytes(), now_).ok());
+  EXPECT_TRUE(broker_->ResizeDevice(device, 64_MiB, Bytes()).ok());
   Check();
   EXPECT_EQ(words_[1]->free(), Bytes());
   EXPECT_EQ(Held(device), 128_MiB);
@@ -529,10 +528,10 @@ TEST_F(BrokerChargesTest, RandomProgramsNeverUseMoreThanIsCounted) {
       if (charged) {
         free -= bytes.count();
       } else {
-        Broker::GrowAnswer answer = Charge(SessionId{id}, bytes, milliseconds(random() % 3));
+        Broker::Answer answer = Charge(SessionId{id}, bytes, milliseconds(random() % 3));
         while (answer.wait) {
           now_ += milliseconds(50);
-          answer = broker_->Continue(*answer.wait);
+          answer = AskAgain(*broker_, *answer.wait);
         }
         charged = answer.status.ok();
       }
@@ -567,7 +566,7 @@ TEST(BrokerDriverRefusalTest, TheCardIsLookedAtBeforeTheMemoryIsChargedAgain) {
   options.clock = [&now] { return now; };
   const std::unique_ptr<Broker> broker = *Broker::Create(backend, log, options);
   const LogicalId device =
-      *broker->AddDevice({.card = broker->Cards().front().id, .limit = 1_GiB, .lease = kLease}, now);
+      *broker->AddDevice({.card = broker->Cards().front().id, .limit = 1_GiB, .lease = kLease});
   const SessionId session{1};
   broker->AddSession(session, {.pid = 1});
   broker->AttachSession(session, kLease);
@@ -601,10 +600,10 @@ TEST_F(BrokerChargesTest, AChargeOfTheOnlyHolderWaitsForMemoryOutsideLgpu) {
   const SessionId session = Session(1);
   ASSERT_TRUE(Charges(session, 1_GiB));
   broker_->observer().SetForeign(Card(0), 2_GiB);
-  const Broker::GrowAnswer waits = Charge(session, 2_GiB, milliseconds(5000));
+  const Broker::Answer waits = Charge(session, 2_GiB, milliseconds(5000));
   ASSERT_TRUE(waits.wait.has_value()) << waits.status;
   broker_->observer().SetForeign(Card(0), Bytes());
-  const Broker::GrowAnswer granted = broker_->Continue(*waits.wait);
+  const Broker::Answer granted = AskAgain(*broker_, *waits.wait);
   EXPECT_TRUE(granted.status.ok() && !granted.wait) << granted.status;
   // What even an empty card could not serve is refused at once.
   EXPECT_FALSE(Charge(session, 2_GiB, milliseconds(5000)).wait.has_value());
@@ -615,8 +614,7 @@ TEST(BrokerBallastTest, PreallocatedChunksOfRealCardsAreSmall) {
   backend.BecomeReal();
   const std::unique_ptr<Broker> broker = MakeBroker(backend);
   const LogicalId device = *broker->AddDevice(
-      {.card = broker->Cards().front().id, .limit = 2_GiB, .preallocate = true, .lease = kLease},
-      Clock::now());
+      {.card = broker->Cards().front().id, .limit = 2_GiB, .preallocate = true, .lease = kLease});
   EXPECT_EQ(broker->Find(device)->held, 2_GiB);
   EXPECT_GE(backend.Handles(), 2_GiB / 32_MiB) << "none is larger than 32 MiB";
 }

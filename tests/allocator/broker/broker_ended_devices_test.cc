@@ -7,7 +7,6 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "allocator/broker/broker.h"
 #include "lgpu/refusal.h"
@@ -19,14 +18,12 @@ namespace lgpu {
 namespace {
 
 using testing::CountingBackend;
-using testing::Eventually;
 using Reclaiming = CountingBackend::Reclaiming;
 using Clock = std::chrono::steady_clock;
 
 constexpr SessionId kProgram{1};
 
-/// A broker of one card of 64 MiB, whose clock stands still: a request that waits does so until another
-/// thread ends its waiting, so a test of one that must not wait would not end.
+/// A broker of one card of 64 MiB, whose clock stands still.
 class EndedDevicesTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -37,7 +34,7 @@ class EndedDevicesTest : public ::testing::Test {
   }
   void TearDown() override { EXPECT_EQ(broker_->CheckInvariants(), absl::OkStatus()); }
 
-  absl::StatusOr<LogicalId> Preallocate(std::uint64_t lease, Bytes limit, Clock::time_point deadline) {
+  Broker::Answer Preallocate(std::uint64_t lease, Bytes limit, Clock::time_point deadline) {
     return broker_->AddDevice({.card = card_,
                                .limit = limit,
                                .preallocate = true,
@@ -45,19 +42,19 @@ class EndedDevicesTest : public ::testing::Test {
                                .device_name = "/device:GPU:0",
                                .lease_name = "lease-" + std::to_string(lease),
                                .owner = "kim"},
-                              deadline);
+                              {.deadline = deadline});
   }
   /// A lease of the program, with `limit` preallocated, of which it holds `held`.
   LogicalId StartProgram(Bytes limit, Bytes held) {
-    const LogicalId device = *Preallocate(1, limit, now_);
+    const LogicalId device = Preallocate(1, limit, now_).device;
     broker_->AddSession(kProgram, {.pid = 1});
     broker_->AttachSession(kProgram, LeaseKey{1});
-    const Broker::GrowAnswer answer = broker_->Grow({.session = kProgram,
-                                                     .device = device,
-                                                     .at_least = held,
-                                                     .wanted = held,
-                                                     .asked_at = now_,
-                                                     .deadline = now_});
+    const Broker::Answer answer = broker_->Grow({.session = kProgram,
+                                                 .device = device,
+                                                 .at_least = held,
+                                                 .wanted = held,
+                                                 .asked_at = now_,
+                                                 .deadline = now_});
     EXPECT_EQ(answer.status, absl::OkStatus());
     EXPECT_EQ(broker_->Held(kProgram), held);
     return device;
@@ -96,24 +93,24 @@ TEST_F(EndedDevicesTest, ARequestThatFitsWithMemoryOnItsWayBackWaitsForIt) {
   const LogicalId device = StartProgram(48_MiB, 8_MiB);
   broker_->StartDraining(kProgram);
   broker_->RemoveDevice(device);
-  absl::StatusOr<LogicalId> next;
-  std::thread thread([&] { next = Preallocate(2, 64_MiB, later_); });
-  EXPECT_TRUE(Eventually([&] { return broker_->Cards().front().queue.size() == 1; }));
+  const Broker::Answer waits = Preallocate(2, 64_MiB, later_);
+  ASSERT_TRUE(waits.wait.has_value()) << waits.status;
+  EXPECT_EQ(broker_->Cards().front().queue.size(), 1u);
   EXPECT_EQ(broker_->FinishDraining({kProgram}), std::vector{kProgram});
-  thread.join();
-  ASSERT_EQ(next.status(), absl::OkStatus());
-  EXPECT_EQ(broker_->Find(*next)->held, 64_MiB);
+  const std::optional<Broker::Answer> next = broker_->TakeAnswer(*waits.wait);
+  ASSERT_TRUE(next.has_value());
+  ASSERT_EQ(next->status, absl::OkStatus());
+  EXPECT_EQ(broker_->Find(next->device)->held, 64_MiB);
 }
 
 TEST_F(EndedDevicesTest, ARequestThatDoesNotFitWithMemoryOnItsWayBackIsRefusedAtOnce) {
-  const absl::StatusOr<LogicalId> stays = Preallocate(3, 16_MiB, now_);
-  ASSERT_EQ(stays.status(), absl::OkStatus());
+  ASSERT_EQ(Preallocate(3, 16_MiB, now_).status, absl::OkStatus());
   const LogicalId device = StartProgram(48_MiB, 8_MiB);
   broker_->StartDraining(kProgram);
   broker_->RemoveDevice(device);
-  const absl::StatusOr<LogicalId> refused = Preallocate(2, 50_MiB, later_);
-  const std::optional<Refusal> refusal = GetRefusal(refused.status());
-  ASSERT_TRUE(refusal.has_value()) << refused.status();
+  const Broker::Answer refused = Preallocate(2, 50_MiB, later_);
+  const std::optional<Refusal> refusal = GetRefusal(refused.status);
+  ASSERT_TRUE(refusal.has_value()) << refused.status;
   EXPECT_EQ(refusal->reason, RefusalReason::kCard);
   EXPECT_EQ(refusal->card_free, 40_MiB);
   EXPECT_EQ(refusal->coming_back, 8_MiB);
@@ -123,7 +120,7 @@ TEST_F(EndedDevicesTest, ARequestThatDoesNotFitWithMemoryOnItsWayBackIsRefusedAt
 TEST_F(EndedDevicesTest, MemoryThatComesBackToALeaseThatGoesOnIsNotWaitedFor) {
   const LogicalId device = StartProgram(48_MiB, 8_MiB);
   broker_->StartDraining(kProgram);
-  EXPECT_FALSE(Preallocate(2, 24_MiB, later_).ok());
+  EXPECT_FALSE(Preallocate(2, 24_MiB, later_).status.ok());
   EXPECT_EQ(broker_->FinishDraining({kProgram}), std::vector{kProgram});
   EXPECT_EQ(broker_->Find(device)->held, 48_MiB);
 }

@@ -30,8 +30,8 @@ TEST(BrokerTest, AnExhaustedBackendIsAskedNowAndThenOnly) {
   rig.broker().StartDraining(dying);
   rig.faults().FailFrom(1);
   const Clock::time_point start = Clock::now();
-  Broker::GrowAnswer answer = rig.Grow(living, device, kMiB * 8, std::chrono::hours(1));
-  for (int i = 0; i < 1000 && answer.wait; ++i) answer = rig.broker().Continue(*answer.wait);
+  Broker::Answer answer = rig.Grow(living, device, kMiB * 8, std::chrono::hours(1));
+  for (int i = 0; i < 1000 && answer.wait; ++i) answer = AskAgain(rig.broker(), *answer.wait);
   ASSERT_TRUE(answer.wait.has_value()) << answer.status;
   const auto looks = (Clock::now() - start) / std::chrono::milliseconds(20);
   EXPECT_LE(rig.faults().calls(), static_cast<std::uint64_t>(looks) + 1);
@@ -44,8 +44,8 @@ TEST(BrokerTest, AGrantThatCannotBeLoggedIsTakenBack) {
   testing::CountingBackend backend({kMiB * 64}, kMiB * 2);
   RecordingLog log;
   const std::unique_ptr<Broker> broker = *Broker::Create(backend, log, AllCardsOf(backend));
-  const LogicalId device = *broker->AddDevice(
-      {.card = broker->Cards().front().id, .limit = kMiB * 64, .lease = kLease}, Clock::now());
+  const LogicalId device =
+      *broker->AddDevice({.card = broker->Cards().front().id, .limit = kMiB * 64, .lease = kLease});
   broker->AddSession(SessionId{1}, {.pid = 1});
   broker->AttachSession(SessionId{1}, kLease);
   const auto grow = [&] {
@@ -78,7 +78,7 @@ bool Scenario(Rig& rig) {
     ok = ok && device.ok();
     if (!device.ok()) continue;
     for (const SessionId user : {session, lost}) {
-      const Broker::GrowAnswer answer = rig.Finish(rig.Grow(user, *device, kMiB * 6));
+      const Broker::Answer answer = rig.Finish(rig.Grow(user, *device, kMiB * 6));
       ok = ok && answer.status.ok();
       for (const Chunk& chunk : answer.chunks) ok = rig.broker().Export(user, chunk.id).ok() && ok;
       if (!answer.chunks.empty() && user == session) {

@@ -29,9 +29,9 @@ class LoweredDevice {
     EXPECT_EQ(Grow(1, 32_MiB).chunks.size(), 1u);
     EXPECT_EQ(Grow(2, 32_MiB).chunks.size(), 16u);
   }
-  void Lower() { EXPECT_TRUE(broker->ResizeDevice(device, 42_MiB, Bytes(), Clock::now()).ok()); }
+  void Lower() { EXPECT_TRUE(broker->ResizeDevice(device, 42_MiB, Bytes()).ok()); }
 
-  Broker::GrowAnswer Grow(std::uint64_t session, Bytes bytes, std::chrono::milliseconds timeout = {}) {
+  Broker::Answer Grow(std::uint64_t session, Bytes bytes, std::chrono::milliseconds timeout = {}) {
     return GrowOf(*broker, session, device, bytes, timeout);
   }
 
@@ -49,7 +49,7 @@ TEST(BrokerRepairsTest, ChunksThatCouldNotBeMadeAgainAreMadeForTheNextRequest) {
   lowered.backend.FailCreateAfter(0);
   EXPECT_TRUE(absl::IsResourceExhausted(lowered.Grow(3, 2_MiB).status));
   EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
-  const Broker::GrowAnswer granted = lowered.Grow(3, 10_MiB);
+  const Broker::Answer granted = lowered.Grow(3, 10_MiB);
   EXPECT_TRUE(granted.status.ok()) << granted.status;
   EXPECT_EQ(granted.chunks.size(), 5u);
   EXPECT_EQ(lowered.broker->Cards().front().view.held, 42_MiB);
@@ -60,12 +60,12 @@ TEST(BrokerRepairsTest, ARequestThatWaitsForAChunkThatIsBeingCutIsServed) {
     SCOPED_TRACE(while_freed);
     LoweredDevice lowered;
     lowered.broker->ReturnAll(SessionId{1});
-    Broker::GrowAnswer other;
+    Broker::Answer other;
     const auto ask = [&] { other = lowered.Grow(3, 4_MiB, std::chrono::hours(1)); };
     while_freed ? lowered.backend.BeforeNextReclaim(ask) : lowered.backend.BeforeNextCreate(ask);
     lowered.Lower();
     ASSERT_TRUE(other.wait.has_value()) << other.status;
-    const Broker::GrowAnswer granted = lowered.broker->Continue(*other.wait);
+    const Broker::Answer granted = AskAgain(*lowered.broker, *other.wait);
     EXPECT_TRUE(granted.status.ok()) << granted.status;
     EXPECT_EQ(granted.chunks.size(), 2u);
     EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
@@ -79,13 +79,13 @@ TEST(BrokerRepairsTest, ARequestHasTheChunksThatAreMadeForItBeforeLaterRequests)
     lowered.broker->ReturnAll(SessionId{1});
     lowered.backend.FailCreateAfter(0);
     lowered.Lower();
-    Broker::GrowAnswer other;
+    Broker::Answer other;
     lowered.backend.BeforeNextCreate([&] { other = lowered.Grow(3, 4_MiB, patience); });
-    const Broker::GrowAnswer mine = lowered.Grow(1, 8_MiB);
+    const Broker::Answer mine = lowered.Grow(1, 8_MiB);
     EXPECT_TRUE(mine.status.ok()) << mine.status;
     // The chunks are made for the other request: a timeout of 0 does not wait for them.
     EXPECT_EQ(other.wait.has_value(), patience.count() > 0) << other.status;
-    if (other.wait) other = lowered.broker->Continue(*other.wait);
+    if (other.wait) other = AskAgain(*lowered.broker, *other.wait);
     EXPECT_TRUE(absl::IsResourceExhausted(other.status)) << other.status;
     EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
   }
@@ -100,10 +100,10 @@ TEST(BrokerRepairsTest, ALimitIsLoweredThoughTheDeviceLacksChunks) {
   const CardId card = broker->Cards().front().id;
   backend.BeforeNextCreate([&] {
     const Broker::DeviceSpec other{.card = card, .limit = 4_MiB, .guarantee = 4_MiB, .lease = LeaseKey{2}};
-    EXPECT_TRUE(broker->AddDevice(other, Clock::now()).ok());
+    EXPECT_TRUE(broker->AddDevice(other).ok());
   });
   backend.FailCreateAfter(0);
-  EXPECT_TRUE(broker->ResizeDevice(device, 60_MiB, Bytes(), Clock::now()).ok());
+  EXPECT_TRUE(broker->ResizeDevice(device, 60_MiB, Bytes()).ok());
   EXPECT_EQ(broker->Find(device)->limit, 60_MiB);
   EXPECT_EQ(broker->Find(device)->guarantee, 60_MiB);
   EXPECT_TRUE(broker->CheckInvariants().ok()) << broker->CheckInvariants();
@@ -113,12 +113,12 @@ TEST(BrokerRepairsTest, AFailedResizeLeavesNothingBeyondTheLimit) {
   for (const auto patience : {std::chrono::milliseconds(0), std::chrono::milliseconds(3'600'000)}) {
     SCOPED_TRACE(patience.count());
     LoweredDevice raised;
-    Broker::GrowAnswer other;
+    Broker::Answer other;
     raised.backend.BeforeNextCreate([&] { other = raised.Grow(3, 60_MiB, patience); });
     raised.backend.FailCreateAfter(0);
-    EXPECT_FALSE(raised.broker->ResizeDevice(raised.device, 128_MiB, Bytes(), Clock::now()).ok());
+    EXPECT_FALSE(raised.broker->ResizeDevice(raised.device, 128_MiB, Bytes()).ok());
     ASSERT_TRUE(other.wait.has_value()) << other.status;
-    other = raised.broker->Continue(*other.wait);
+    other = AskAgain(*raised.broker, *other.wait);
     EXPECT_TRUE(other.wait.has_value() || absl::IsResourceExhausted(other.status)) << other.status;
     EXPECT_EQ(raised.broker->Find(raised.device)->held, 64_MiB);
     EXPECT_EQ(raised.broker->Cards().front().view.held, 64_MiB);
@@ -133,10 +133,9 @@ TEST(BrokerRepairsTest, ALoweredLimitKeepsTheChunksThatAreThere) {
     CountingBackend backend({256_MiB}, 2_MiB);
     const std::unique_ptr<Broker> broker = MakeBroker(backend);
     const LogicalId device = AddDevice(*broker, 1, 32_MiB, true);
-    backend.BeforeNextCreate(
-        [&] { EXPECT_TRUE(broker->ResizeDevice(device, 32_MiB, Bytes(), Clock::now()).ok()); });
+    backend.BeforeNextCreate([&] { EXPECT_TRUE(broker->ResizeDevice(device, 32_MiB, Bytes()).ok()); });
     if (!can_be_made) backend.FailCreateAfter(0);
-    EXPECT_EQ(broker->ResizeDevice(device, 42_MiB, Bytes(), Clock::now()).ok(), can_be_made);
+    EXPECT_EQ(broker->ResizeDevice(device, 42_MiB, Bytes()).ok(), can_be_made);
     EXPECT_EQ(broker->Find(device)->limit, 32_MiB);
     EXPECT_EQ(broker->Find(device)->held, 32_MiB);
     EXPECT_EQ(broker->Find(device)->missing, Bytes());
@@ -148,12 +147,12 @@ TEST(BrokerRepairsTest, ASessionThatEndsBeforeItsChunkIsCutCostsTheDeviceNothing
   LoweredDevice lowered;
   lowered.broker->StartDraining(SessionId{1});
   lowered.Lower();
-  const Broker::GrowAnswer waiting = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
+  const Broker::Answer waiting = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
   ASSERT_EQ(lowered.broker->FinishDraining({SessionId{1}}).size(), 1u);
   lowered.broker->ReturnAll(SessionId{3});
   EXPECT_TRUE(lowered.broker->RetryUnconfirmed());
-  const Broker::GrowAnswer granted = lowered.Grow(2, 10_MiB);
+  const Broker::Answer granted = lowered.Grow(2, 10_MiB);
   EXPECT_TRUE(granted.status.ok()) << granted.status;
   EXPECT_EQ(lowered.broker->Cards().front().view.held, 42_MiB);
   EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
@@ -165,11 +164,11 @@ TEST(BrokerRepairsTest, AChunkThatIsFreedLateIsCutLate) {
   lowered.broker->ReturnAll(SessionId{1});
   lowered.backend.SetReclaiming(0, CountingBackend::Reclaiming::kFails);
   lowered.Lower();
-  const Broker::GrowAnswer waiting = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
+  const Broker::Answer waiting = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
   lowered.backend.SetReclaiming(0, CountingBackend::Reclaiming::kAtOnce);
   EXPECT_TRUE(lowered.broker->RetryUnconfirmed());
-  const Broker::GrowAnswer granted = lowered.broker->Continue(*waiting.wait);
+  const Broker::Answer granted = AskAgain(*lowered.broker, *waiting.wait);
   EXPECT_TRUE(granted.status.ok()) << granted.status;
   EXPECT_EQ(granted.chunks.size(), 1u);
   EXPECT_EQ(lowered.broker->Cards().front().view.held, 42_MiB);
@@ -194,9 +193,9 @@ TEST(BrokerRepairsTest, ARequestThatHasToWaitForItsChunksLeavesItsThreadFree) {
                   .status.ok());
   lowered.broker->StartDraining(SessionId{4});  // memory that is on its way back somewhere
   lowered.backend.FailCreateAfter(0);
-  Broker::GrowAnswer answer = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
+  Broker::Answer answer = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
   EXPECT_TRUE(answer.wait.has_value()) << answer.status;
-  while (answer.wait) answer = lowered.broker->Continue(*answer.wait);
+  while (answer.wait) answer = AskAgain(*lowered.broker, *answer.wait);
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
 }
@@ -216,14 +215,14 @@ TEST(BrokerRepairsTest, SpareChunksBeyondALimitThatWasLoweredWhileOthersWereMade
                          .asked_at = Clock::now(),
                          .deadline = Clock::now()});
   };
-  const Broker::GrowAnswer other = grow(1);
+  const Broker::Answer other = grow(1);
   ASSERT_TRUE(other.status.ok()) << other.status;
   ASSERT_EQ(other.chunks.front().bytes, 32_MiB);
   backend.BeforeNextCreate([&] {
     EXPECT_TRUE(broker->Return(SessionId{1}, device, std::vector{other.chunks.front().id}).ok());
-    EXPECT_TRUE(broker->ResizeDevice(device, 96_MiB, Bytes(), Clock::now()).ok());
+    EXPECT_TRUE(broker->ResizeDevice(device, 96_MiB, Bytes()).ok());
   });
-  const Broker::GrowAnswer mine = grow(2);
+  const Broker::Answer mine = grow(2);
   EXPECT_TRUE(mine.status.ok()) << mine.status;
   EXPECT_EQ(broker->Held(SessionId{2}), 64_MiB);
   EXPECT_EQ(broker->Find(device)->held, 96_MiB);
@@ -253,8 +252,8 @@ TEST(BrokerRepairsTest, SpareChunksThatAreTooLargeForALoweredLimitAreMadeAnewInS
   ASSERT_EQ(grow(2, 64_MiB).chunks.size(), 2u);
   for (int i = 0; i < 16; ++i) ASSERT_EQ(grow(2, 2_MiB).chunks.front().bytes, 2_MiB);
   broker->StartDraining(SessionId{1});
-  ASSERT_TRUE(broker->ResizeDevice(device, 208_MiB, Bytes(), Clock::now()).ok());
-  const Broker::GrowAnswer mine = grow(3, 2_MiB);
+  ASSERT_TRUE(broker->ResizeDevice(device, 208_MiB, Bytes()).ok());
+  const Broker::Answer mine = grow(3, 2_MiB);
   EXPECT_TRUE(mine.status.ok()) << mine.status;
   EXPECT_EQ(broker->Held(SessionId{3}), 2_MiB);
   EXPECT_TRUE(grow(3, 14_MiB).status.ok());

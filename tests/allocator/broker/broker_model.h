@@ -36,7 +36,6 @@ class BrokerModel {
     Bytes at_least, wanted;
     Time deadline;
     bool patient = true;  // false: it does not wait for holders
-    Time next_look = {};
     Phase phase = Phase::kRefused;
     Bytes charged = {};
     RefusalReason reason = RefusalReason::kUnspecified;
@@ -63,7 +62,8 @@ class BrokerModel {
       if (order.size() == before) return order;
     }
   }
-  Time LatestLook(const Request& request) {
+  // When the broker is to look at it at the latest.
+  Time LatestTick(const Request& request) {
     const Queue& queue = QueueOf(request.device);
     if (request.phase != Request::Phase::kCard) return request.deadline;
     const Time next = std::min(request.deadline, now_ + drain_);

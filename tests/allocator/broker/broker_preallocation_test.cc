@@ -26,7 +26,7 @@ TEST(BrokerTest, ALoweredPreallocatedLimitIsStillGrantedInFull) {
   // All small chunks are in use, so that only large ones are left.
   std::vector<Chunk> small;
   while (true) {
-    const Broker::GrowAnswer answer = rig.Grow(session, device, kMiB * 2);
+    const Broker::Answer answer = rig.Grow(session, device, kMiB * 2);
     ASSERT_TRUE(answer.status.ok()) << answer.status;
     ASSERT_EQ(answer.chunks.size(), 1u);
     if (answer.chunks[0].bytes > kMiB * 2) {
@@ -37,9 +37,9 @@ TEST(BrokerTest, ALoweredPreallocatedLimitIsStillGrantedInFull) {
   }
   ASSERT_EQ(small.size(), 16u);
   const Bytes limit = kMiB * 42;
-  ASSERT_TRUE(rig.broker().ResizeDevice(device, limit, Bytes(), Clock::now()).ok());
+  ASSERT_TRUE(rig.broker().ResizeDevice(device, limit, Bytes()).ok());
   for (Bytes held = kMiB * 32; held < limit; held += kMiB * 2) {
-    const Broker::GrowAnswer answer = rig.Grow(session, device, kMiB * 2);
+    const Broker::Answer answer = rig.Grow(session, device, kMiB * 2);
     ASSERT_TRUE(answer.status.ok()) << answer.status;
     EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();
   }
@@ -60,7 +60,7 @@ TEST(BrokerTest, PreallocatedMemoryCannotFail) {
   Bytes sum;
   std::vector<ChunkId> all;
   while (sum < kMiB * 128) {
-    const Broker::GrowAnswer answer = rig.Grow(session, device, kMiB * 2);
+    const Broker::Answer answer = rig.Grow(session, device, kMiB * 2);
     ASSERT_TRUE(answer.status.ok()) << answer.status;
     for (const Chunk& chunk : answer.chunks) {
       sum += chunk.bytes;
@@ -84,8 +84,7 @@ TEST(BrokerTest, APreallocatedChunkIsGrantedOnceAndReplacedByAnEmptyOne) {
   testing::CountingBackend backend({kMiB * 64}, kMiB * 2);
   const std::unique_ptr<Broker> broker = MakeBroker(backend);
   const LogicalId device = *broker->AddDevice(
-      {.card = broker->Cards().front().id, .limit = kMiB * 8, .preallocate = true, .lease = kLease},
-      Clock::now());
+      {.card = broker->Cards().front().id, .limit = kMiB * 8, .preallocate = true, .lease = kLease});
   const auto grow = [&](std::uint64_t session) {
     return broker->Grow({.session = SessionId{session},
                          .device = device,
@@ -98,11 +97,11 @@ TEST(BrokerTest, APreallocatedChunkIsGrantedOnceAndReplacedByAnEmptyOne) {
     broker->AddSession(SessionId{id}, {.pid = 1});
     broker->AttachSession(SessionId{id}, kLease);
   }
-  const Broker::GrowAnswer first = grow(1);
+  const Broker::Answer first = grow(1);
   ASSERT_EQ(first.chunks.size(), 4u) << first.status;
   ASSERT_TRUE(broker->Return(SessionId{1}, device, Ids(first.chunks)).ok());
   EXPECT_EQ(broker->Find(device)->missing, Bytes());
-  const Broker::GrowAnswer second = grow(2);
+  const Broker::Answer second = grow(2);
   ASSERT_EQ(second.chunks.size(), 4u) << second.status;
   for (const Chunk& chunk : second.chunks) {
     EXPECT_THAT(Ids(first.chunks), ::testing::Not(::testing::Contains(chunk.id)));
@@ -111,7 +110,7 @@ TEST(BrokerTest, APreallocatedChunkIsGrantedOnceAndReplacedByAnEmptyOne) {
   broker->StartDraining(SessionId{2});
   EXPECT_THAT(broker->FinishDraining({SessionId{2}}), ElementsAre(SessionId{2}));
   // Where a new chunk cannot be made at once, the next request that needs it tries again.
-  const Broker::GrowAnswer third = grow(3);
+  const Broker::Answer third = grow(3);
   ASSERT_EQ(third.chunks.size(), 4u) << third.status;
   backend.FailCreateAfter(0);
   ASSERT_TRUE(broker->Return(SessionId{3}, device, Ids(third.chunks)).ok());
@@ -133,16 +132,15 @@ TEST(BrokerTest, AGuaranteeThatGoesIsForThoseWhoWait) {
                                                                        .lease = LeaseKey{2},
                                                                        .device_name = "/device:GPU:0",
                                                                        .lease_name = "lease-2",
-                                                                       .owner = "kim"},
-                                                                      Clock::now());
+                                                                       .owner = "kim"});
   ASSERT_TRUE(guaranteed.ok()) << guaranteed.status();
   const SessionId idle = rig.Session(2, LeaseKey{3});
   const LogicalId held = *rig.Device(kMiB * 64, LeaseKey{3});
   ASSERT_TRUE(rig.Grow(idle, held, kMiB * 8).status.ok());
-  const Broker::GrowAnswer waiting = rig.Grow(session, device, kMiB * 32, std::chrono::hours(1));
+  const Broker::Answer waiting = rig.Grow(session, device, kMiB * 32, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
   rig.broker().RemoveDevice(*guaranteed);
-  const Broker::GrowAnswer granted = rig.broker().Continue(*waiting.wait);
+  const Broker::Answer granted = AskAgain(rig.broker(), *waiting.wait);
   EXPECT_FALSE(granted.wait.has_value());
   EXPECT_EQ(granted.chunks.size(), 16u) << granted.status;
 }
@@ -153,17 +151,17 @@ TEST(BrokerTest, AResizeCountsOnlyMemoryThatIsThere) {
   const SessionId session = rig.Session(1);
   const LogicalId device = *rig.Device(kMiB * 128, kLease, true);
   rig.faults().FailFrom(1);
-  ASSERT_TRUE(rig.broker().ResizeDevice(device, kMiB * 64, Bytes(), Clock::now()).ok());
+  ASSERT_TRUE(rig.broker().ResizeDevice(device, kMiB * 64, Bytes()).ok());
   EXPECT_EQ(rig.broker().Find(device)->leaving, kMiB * 64);
-  ASSERT_TRUE(rig.broker().ResizeDevice(device, kMiB * 64, Bytes(), Clock::now()).ok());
+  ASSERT_TRUE(rig.broker().ResizeDevice(device, kMiB * 64, Bytes()).ok());
   EXPECT_EQ(rig.broker().Find(device)->leaving, kMiB * 64);
-  EXPECT_TRUE(absl::IsUnavailable(rig.broker().ResizeDevice(device, kMiB * 128, Bytes(), Clock::now())));
+  EXPECT_TRUE(absl::IsUnavailable(rig.broker().ResizeDevice(device, kMiB * 128, Bytes())));
   EXPECT_EQ(rig.broker().Find(device)->limit, kMiB * 64);
   EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();
   rig.faults().Heal();
   ASSERT_TRUE(rig.broker().RetryUnconfirmed());
-  ASSERT_TRUE(rig.broker().ResizeDevice(device, kMiB * 128, Bytes(), Clock::now()).ok());
-  const Broker::GrowAnswer granted = rig.Grow(session, device, kMiB * 128);
+  ASSERT_TRUE(rig.broker().ResizeDevice(device, kMiB * 128, Bytes()).ok());
+  const Broker::Answer granted = rig.Grow(session, device, kMiB * 128);
   EXPECT_TRUE(granted.status.ok()) << granted.status;
   EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();
 }
@@ -173,10 +171,10 @@ TEST(BrokerTest, AResizeThatFailsLeavesThePreallocatedChunksAsTheyWere) {
   const SessionId session = rig.Session(1);
   const LogicalId device = *rig.Device(kMiB * 64, kLease, true);
   rig.faults().FailCall(3);  // after two large chunks
-  EXPECT_FALSE(rig.broker().ResizeDevice(device, kMiB * 164, Bytes(), Clock::now()).ok());
+  EXPECT_FALSE(rig.broker().ResizeDevice(device, kMiB * 164, Bytes()).ok());
   EXPECT_EQ(rig.broker().Find(device)->limit, kMiB * 64);
   EXPECT_EQ(rig.Card().view.held, kMiB * 64);
-  const Broker::GrowAnswer granted = rig.Grow(session, device, kMiB * 2);
+  const Broker::Answer granted = rig.Grow(session, device, kMiB * 2);
   ASSERT_EQ(granted.chunks.size(), 1u) << granted.status;
   EXPECT_EQ(granted.chunks.front().bytes, kMiB * 2);
   EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();

@@ -162,7 +162,7 @@ class Runner : BrokerRunner {
     const LedgerModel::Device device{step.card, step.limit, preallocate ? step.limit : step.guarantee,
                                      preallocate};
     const absl::StatusCode expected = SizeAnswer(step.card, device);
-    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, preallocate), now_);
+    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, preallocate));
     ASSERT_EQ(added.status().code(), expected) << added.status();
     ASSERT_EQ(GetRefusal(added.status()).has_value(), absl::IsResourceExhausted(added.status()));
     if (!added.ok()) return;
@@ -182,7 +182,7 @@ class Runner : BrokerRunner {
     const absl::StatusCode expected = SizeAnswer(step.card, device);
     const auto chunks = static_cast<std::uint32_t>(RoundUp(step.limit, kUnit) / kUnit);
     backend_->FailCreateAfter(static_cast<int>(step.share % std::max(chunks, 1u)));
-    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, true), now_);
+    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, true));
     backend_->FailCreateAfter(-1);
     if (expected != absl::StatusCode::kOk) {
       ASSERT_EQ(added.status().code(), expected) << added.status();
@@ -251,7 +251,7 @@ class Runner : BrokerRunner {
       expected = absl::StatusCode::kUnavailable;
       ++counts_.unavailable;
     }
-    const absl::Status status = broker_->ResizeDevice(id, after.limit, after.guarantee, now_);
+    const absl::Status status = broker_->ResizeDevice(id, after.limit, after.guarantee);
     ASSERT_EQ(status.code(), expected) << status;
     if (!possible) return;
     model_.devices.at(id) = after;
@@ -271,7 +271,6 @@ class Runner : BrokerRunner {
   void Grow(LogicalId id, const LedgerStep& step) {
     const SessionEntry& session = SessionOf(step);
     if (session.draining) return;
-    const int card = CardOf(id);
     const bool brief = step.wait && step.share % 8 == 0;
     const Request request{.session = session.id,
                           .device = id,
@@ -279,24 +278,22 @@ class Runner : BrokerRunner {
                           .wanted = step.bytes + kUnit * (step.share % 4),
                           .deadline = !step.wait ? now_ : now_ + (brief ? drain_ / 4 : kPatiently)};
     const bool guaranteed = model_.InGuarantee(id, step.bytes) && !model_.devices.at(id).preallocate;
-    Broker::GrowAnswer answer = broker_->Grow({.session = session.id,
-                                               .device = id,
-                                               .at_least = step.bytes,
-                                               .wanted = request.wanted,
-                                               .asked_at = now_,
-                                               .deadline = request.deadline});
+    Broker::Answer answer = broker_->Grow({.session = session.id,
+                                           .device = id,
+                                           .at_least = step.bytes,
+                                           .wanted = request.wanted,
+                                           .asked_at = now_,
+                                           .deadline = request.deadline});
     if (guaranteed) {
       ASSERT_TRUE(answer.status.ok() && !answer.wait) << "refused inside its guarantee";
     }
-    if (EndTurnInTime(card)) Serve(card);
-    // Ids of requests rise by one; only one that waits has a name.
-    const std::uint64_t grow = ++last_grow_;
-    if (answer.wait) {
-      ASSERT_EQ(answer.wait->value, grow);
-    }
+    // Ids of requests rise; only one that waits has a name.
+    const std::uint64_t grow = answer.wait ? answer.wait->value : last_grow_ + 1;
+    ASSERT_GT(grow, last_grow_);
+    last_grow_ = grow;
     waiting_.emplace(grow, request);
     Charge(grow);
-    if (waiting_.at(grow).phase == Phase::kCard) Serve(card);
+    if (waiting_.at(grow).phase == Phase::kCard) Serve(CardOf(id));
     const Request& now = waiting_.at(grow);
     if (now.phase == Phase::kCard || now.phase == Phase::kLimit) ++counts_.waited;
     ExpectAnswer(grow, answer);
@@ -307,17 +304,16 @@ class Runner : BrokerRunner {
     const LedgerModel::Device& device = model_.devices.at(id);
     if (session.draining || device.preallocate || stuck_[static_cast<std::size_t>(device.card)]) return;
     const Bytes bytes = kUnit * (1 + step.share % 4);
-    if (EndTurnInTime(device.card)) Serve(device.card);
     if (QueueOn(device.card).turn != 0) return;
     const bool allowed = model_.Allows(id, bytes);
     const std::uint64_t made = step.share / 4 % (bytes / kUnit);
     backend_->FailCreateAfter(static_cast<int>(made));
-    const Broker::GrowAnswer answer = broker_->Grow({.session = session.id,
-                                                     .device = id,
-                                                     .at_least = bytes,
-                                                     .wanted = bytes,
-                                                     .asked_at = now_,
-                                                     .deadline = now_});
+    const Broker::Answer answer = broker_->Grow({.session = session.id,
+                                                 .device = id,
+                                                 .at_least = bytes,
+                                                 .wanted = bytes,
+                                                 .asked_at = now_,
+                                                 .deadline = now_});
     backend_->FailCreateAfter(-1);
     ++last_grow_;
     ASSERT_FALSE(answer.wait.has_value());
@@ -367,6 +363,7 @@ class Runner : BrokerRunner {
 
   void GiveUp(const LedgerStep& step) {
     now_ += step.share % 16 == 0 ? kPatiently : drain_ * (step.share % 8) / 4;
+    Tick();
     if (step.share % 32 == 1 && !SessionOf(step).draining) ReturnAll(SessionOf(step));
   }
 };

@@ -15,12 +15,11 @@ inline LogicalId AddDevice(Broker& broker, std::uint64_t lease, Bytes limit, boo
                             .preallocate = preallocate,
                             .lease = LeaseKey{lease},
                             .lease_name = "lease",
-                            .owner = "owner"},
-                           std::chrono::steady_clock::now());
+                            .owner = "owner"});
 }
 
-inline Broker::GrowAnswer GrowOf(Broker& broker, std::uint64_t session, LogicalId device, Bytes bytes,
-                                 std::chrono::milliseconds timeout) {
+inline Broker::Answer GrowOf(Broker& broker, std::uint64_t session, LogicalId device, Bytes bytes,
+                             std::chrono::milliseconds timeout) {
   const auto now = std::chrono::steady_clock::now();
   return broker.Grow({.session = SessionId{session},
                       .device = device,

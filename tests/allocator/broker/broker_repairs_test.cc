@@ -40,7 +40,7 @@ TEST(BrokerRepairsTest, MemoryOfManyDeadSessionsIsLookedForOnce) {
   std::vector<SessionId> sessions;
   for (std::uint64_t i = 1; i <= 8; ++i) {
     sessions.push_back(SessionId{i});
-    const Broker::RestoredChunk chunk{
+    const SessionRestore::RestoredChunk chunk{
         .id = ChunkId{i}, .device = device, .bytes = 2_MiB, .identity = 1000 + i};
     ASSERT_TRUE(broker->restore().AddSession(sessions.back(), 1, nullptr, LeaseKey{1}, {&chunk, 1}).ok());
     broker->StartDraining(sessions.back());
@@ -69,7 +69,7 @@ TEST(BrokerRepairsTest, AGrantThatWasNotFetchedYetHidesNoPinnedMemory) {
                          .asked_at = Clock::now(),
                          .deadline = deadline});
   };
-  const Broker::GrowAnswer first = grow(1, 4_MiB, Clock::now());
+  const Broker::Answer first = grow(1, 4_MiB, Clock::now());
   ASSERT_TRUE(first.status.ok() && grow(1, 4_MiB, Clock::now()).status.ok());
   ASSERT_TRUE(grow(2, 2_MiB, Clock::now() + std::chrono::hours(1)).wait.has_value());
   backend.SetReclaiming(0, CountingBackend::Reclaiming::kPinned);
@@ -107,7 +107,7 @@ TEST(BrokerRepairsTest, ARequestWithTimeoutZeroGetsChunksThatAreBeingMade) {
   for (const bool can_be_made : {true, false}) {
     SCOPED_TRACE(can_be_made ? "it can be made" : "it cannot be made");
     const LogicalId device{7};
-    std::optional<Broker::GrowAnswer> answer;
+    std::optional<Broker::Answer> answer;
     std::function<void()> ask;
     SimulatedBackendOptions simulated;
     simulated.devices = {SimulatedDevice(0, 64_MiB, "broker_repairs_test")};
@@ -132,7 +132,7 @@ TEST(BrokerRepairsTest, ARequestWithTimeoutZeroGetsChunksThatAreBeingMade) {
     broker->AttachSession(SessionId{1}, LeaseKey{1});
     EXPECT_EQ(broker->MakeMissing(device).ok(), can_be_made);
     ASSERT_TRUE(answer && answer->wait) << answer->status;
-    const Broker::GrowAnswer then = broker->Continue(*answer->wait);
+    const Broker::Answer then = AskAgain(*broker, *answer->wait);
     EXPECT_FALSE(then.wait);
     EXPECT_EQ(broker->Find(device)->missing, can_be_made ? Bytes() : 64_MiB);
     if (can_be_made) {
@@ -152,7 +152,7 @@ TEST(BrokerRepairsTest, AFailedResizeGoesBackToALimitOfNoWholeGranule) {
   const std::unique_ptr<Broker> broker = MakeBroker(backend);
   const LogicalId device = AddDevice(*broker, 1, 5_MiB, true);
   backend.FailCreateAfter(0);
-  EXPECT_FALSE(broker->ResizeDevice(device, 9_MiB, Bytes(), Clock::now()).ok());
+  EXPECT_FALSE(broker->ResizeDevice(device, 9_MiB, Bytes()).ok());
   EXPECT_EQ(broker->Find(device)->limit, 5_MiB);
   EXPECT_EQ(broker->Find(device)->guarantee, 6_MiB);
 }
@@ -166,17 +166,17 @@ class ChargedDevice {
       broker->AddSession(SessionId{i}, {.pid = 1});
       broker->AttachSession(SessionId{i}, LeaseKey{1});
     }
-    const Broker::GrowAnswer charged = broker->ChargeCard({.session = SessionId{3},
-                                                           .card_uuid = uuid,
-                                                           .bytes = 20_MiB,
-                                                           .what = "test",
-                                                           .asked_at = Clock::now(),
-                                                           .deadline = Clock::now()});
+    const Broker::Answer charged = broker->ChargeCard({.session = SessionId{3},
+                                                       .card_uuid = uuid,
+                                                       .bytes = 20_MiB,
+                                                       .what = "test",
+                                                       .asked_at = Clock::now(),
+                                                       .deadline = Clock::now()});
     EXPECT_TRUE(charged.status.ok()) << charged.status;
   }
   // From here on 44 MiB are spare, and chunks of 20 MiB are lacking.
   void Uncharge() { EXPECT_TRUE(broker->Uncharge(SessionId{3}, uuid, 20_MiB).ok()); }
-  Broker::GrowAnswer Grow(std::uint64_t session, Bytes bytes, std::chrono::milliseconds timeout = {}) {
+  Broker::Answer Grow(std::uint64_t session, Bytes bytes, std::chrono::milliseconds timeout = {}) {
     return GrowOf(*broker, session, device, bytes, timeout);
   }
 
@@ -189,7 +189,7 @@ class ChargedDevice {
 TEST(BrokerRepairsTest, ALimitIsLoweredWhileAChargeOfTheDeviceIsLeaving) {
   ChargedDevice charged;
   charged.broker->StartDraining(SessionId{3});
-  EXPECT_TRUE(charged.broker->ResizeDevice(charged.device, 60_MiB, Bytes(), Clock::now()).ok());
+  EXPECT_TRUE(charged.broker->ResizeDevice(charged.device, 60_MiB, Bytes()).ok());
   EXPECT_EQ(charged.broker->Find(charged.device)->limit, 60_MiB);
   charged.broker->LowerCharges(SessionId{3}, {});
   EXPECT_EQ(charged.Grow(1, 60_MiB).status, absl::OkStatus()) << "what it lacks is made for a request";
@@ -201,10 +201,10 @@ TEST(BrokerRepairsTest, ASessionCannotReturnChunksThatItsWaitingRequestWasGiven)
   for (const Bytes asked : {44_MiB, 60_MiB}) {
     SCOPED_TRACE(asked.count());
     ChargedDevice charged;
-    const Broker::GrowAnswer other = charged.Grow(2, 2_MiB);
+    const Broker::Answer other = charged.Grow(2, 2_MiB);
     ASSERT_TRUE(other.status.ok()) << other.status;
     charged.broker->StartDraining(SessionId{3});
-    const Broker::GrowAnswer waiting = charged.Grow(1, asked, std::chrono::hours(1));
+    const Broker::Answer waiting = charged.Grow(1, asked, std::chrono::hours(1));
     ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
     ASSERT_TRUE(
         charged.broker->Return(SessionId{2}, charged.device, std::vector{other.chunks.front().id}).ok());
@@ -213,7 +213,7 @@ TEST(BrokerRepairsTest, ASessionCannotReturnChunksThatItsWaitingRequestWasGiven)
       EXPECT_FALSE(charged.broker->Return(SessionId{1}, charged.device, std::vector{ChunkId{id}}).ok()) << id;
     }
     charged.backend.FailCreateAfter(0);
-    const Broker::GrowAnswer answer = charged.broker->Continue(*waiting.wait);
+    const Broker::Answer answer = AskAgain(*charged.broker, *waiting.wait);
     EXPECT_EQ(answer.status.ok(), asked == 44_MiB) << answer.status;
     EXPECT_TRUE(charged.broker->CheckInvariants().ok()) << charged.broker->CheckInvariants();
     for (const Chunk& chunk : answer.chunks) {
@@ -227,12 +227,12 @@ TEST(BrokerRepairsTest, SpareChunksServeSmallRequestsWhileChunksAreMadeForALarge
     SCOPED_TRACE(can_be_made);
     ChargedDevice charged;
     charged.Uncharge();
-    Broker::GrowAnswer small;
+    Broker::Answer small;
     charged.backend.BeforeNextCreate([&] {
       if (!can_be_made) charged.backend.FailCreateAfter(0);
       small = charged.Grow(2, 2_MiB);
     });
-    const Broker::GrowAnswer large = charged.Grow(1, 60_MiB);
+    const Broker::Answer large = charged.Grow(1, 60_MiB);
     EXPECT_TRUE(small.status.ok()) << small.status;
     EXPECT_EQ(small.chunks.size(), 1u);
     EXPECT_EQ(large.status.ok(), can_be_made) << large.status;
@@ -244,7 +244,7 @@ TEST(BrokerRepairsTest, SpareChunksServeSmallRequestsWhileChunksAreMadeForALarge
 
 TEST(BrokerRepairsTest, ARequestWhoseChunksCannotBeMadeIsServedFromThoseThatCameBack) {
   ChargedDevice charged;
-  const Broker::GrowAnswer other = charged.Grow(2, 32_MiB);
+  const Broker::Answer other = charged.Grow(2, 32_MiB);
   ASSERT_EQ(other.chunks.size(), 1u);
   charged.Uncharge();
   charged.backend.BeforeNextCreate([&] {
@@ -252,7 +252,7 @@ TEST(BrokerRepairsTest, ARequestWhoseChunksCannotBeMadeIsServedFromThoseThatCame
         charged.broker->Return(SessionId{2}, charged.device, std::vector{other.chunks.front().id}).ok());
     charged.backend.FailCreateAfter(0);
   });
-  const Broker::GrowAnswer mine = charged.Grow(1, 32_MiB);
+  const Broker::Answer mine = charged.Grow(1, 32_MiB);
   EXPECT_TRUE(mine.status.ok()) << mine.status;
   EXPECT_EQ(charged.broker->Held(SessionId{1}), 32_MiB);
   EXPECT_TRUE(charged.broker->CheckInvariants().ok()) << charged.broker->CheckInvariants();
@@ -266,12 +266,12 @@ TEST(BrokerRepairsTest, ChunksMadeForARequestOfAPreallocatedDeviceAreSmallEnough
   ASSERT_TRUE(RestorePreallocated(*broker, device, 2_GiB).ok());
   broker->AddSession(SessionId{1}, {.pid = 1});
   broker->AttachSession(SessionId{1}, LeaseKey{1});
-  const Broker::GrowAnswer mine = broker->Grow({.session = SessionId{1},
-                                                .device = device,
-                                                .at_least = 1_GiB,
-                                                .wanted = 1_GiB,
-                                                .asked_at = Clock::now(),
-                                                .deadline = Clock::now()});
+  const Broker::Answer mine = broker->Grow({.session = SessionId{1},
+                                            .device = device,
+                                            .at_least = 1_GiB,
+                                            .wanted = 1_GiB,
+                                            .asked_at = Clock::now(),
+                                            .deadline = Clock::now()});
   ASSERT_TRUE(mine.status.ok()) << mine.status;
   EXPECT_EQ(broker->Held(SessionId{1}), 1_GiB);
   for (const Chunk& chunk : mine.chunks) EXPECT_LE(chunk.bytes, 32_MiB);

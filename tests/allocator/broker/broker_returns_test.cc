@@ -50,14 +50,14 @@ class BrokerReturnsTest : public ::testing::Test {
     devices_[id] = AddDevice(*broker_, id, limit, preallocate);
   }
   std::vector<ChunkId> Grow(std::uint64_t session, Bytes bytes) {
-    const Broker::GrowAnswer answer = GrowOf(*broker_, session, devices_.at(session), bytes, {});
+    const Broker::Answer answer = GrowOf(*broker_, session, devices_.at(session), bytes, {});
     EXPECT_TRUE(answer.status.ok()) << answer.status;
     return Ids(answer.chunks);
   }
   void Return(std::uint64_t session, const std::vector<ChunkId>& chunks) {
     EXPECT_TRUE(broker_->Return(SessionId{session}, devices_.at(session), chunks).ok());
   }
-  Broker::GrowAnswer Charge(std::uint64_t session, Bytes bytes) {
+  Broker::Answer Charge(std::uint64_t session, Bytes bytes) {
     return broker_->ChargeCard({.session = SessionId{session},
                                 .card_uuid = backend_.devices().front().uuid,
                                 .bytes = bytes,
@@ -121,7 +121,7 @@ TEST_F(BrokerReturnsTest, SpareChunksThatAreFreedForAChargeAreNotBelievedToBeARe
   MemoryHandle kept;
   std::thread charges;
   std::atomic<bool> has_charged = false;
-  Broker::GrowAnswer charged;
+  Broker::Answer charged;
   backend_.BeforeNextReclaim([&] {
     kept = *backend_.Create(0, 20_MiB);
     charges = std::thread([&] {

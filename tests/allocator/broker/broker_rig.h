@@ -46,11 +46,10 @@ class Rig {
                                .lease = lease,
                                .device_name = "/device:GPU:0",
                                .lease_name = "lease-" + std::to_string(lease.value),
-                               .owner = "kim"},
-                              std::chrono::steady_clock::now());
+                               .owner = "kim"});
   }
-  Broker::GrowAnswer Grow(SessionId session, LogicalId device, Bytes bytes,
-                          std::chrono::milliseconds timeout = {}) {
+  Broker::Answer Grow(SessionId session, LogicalId device, Bytes bytes,
+                      std::chrono::milliseconds timeout = {}) {
     return broker_->Grow({.session = session,
                           .device = device,
                           .at_least = bytes,
@@ -59,8 +58,8 @@ class Rig {
                           .deadline = std::chrono::steady_clock::now() + timeout});
   }
   // Waits, as a session's thread does, until the request has its answer.
-  Broker::GrowAnswer Finish(Broker::GrowAnswer answer) {
-    while (answer.wait) answer = broker_->Continue(*answer.wait);
+  Broker::Answer Finish(Broker::Answer answer) {
+    while (answer.wait) answer = AskAgain(*broker_, *answer.wait);
     return answer;
   }
   Broker::CardInfo Card() const { return broker_->Cards().front(); }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -44,16 +45,25 @@ class BrokerRoomsTest : public ::testing::Test {
                                .lease = lease,
                                .lease_name = "lease",
                                .owner = owner,
-                               .room = room},
-                              now_);
+                               .room = room});
   }
   WaiterId Queue(std::uint64_t mib, const std::string& owner) {
-    return broker_->rooms().Queue(
-        {.card = card_, .bytes = Bytes(mib * kMiB), .lease_name = "new", .owner = owner});
+    const auto waker = std::make_shared<FlagWaker>();
+    const WaiterId id = broker_->reservations().Queue(
+        {.card = card_, .bytes = Bytes(mib * kMiB), .lease_name = "new", .owner = owner, .waker = waker});
+    wakers_[id] = waker;
+    return id;
   }
+  // Its time has come: its waker says so.
   bool IsOver(WaiterId id) {
     now_ += std::chrono::milliseconds(50);
-    return broker_->rooms().Look(id).is_over;
+    broker_->Tick();
+    const bool is_over = !broker_->reservations().View(id);
+    EXPECT_EQ(wakers_.at(id)->woken(), is_over);
+    if (is_over) {
+      EXPECT_TRUE(broker_->TakeAnswer(id)->status.ok());
+    }
+    return is_over;
   }
 
   NoGrantLog log_;
@@ -62,6 +72,7 @@ class BrokerRoomsTest : public ::testing::Test {
   std::unique_ptr<Broker> broker_;
   CardId card_;
   std::uint64_t last_lease_ = 0;
+  std::map<WaiterId, std::shared_ptr<FlagWaker>> wakers_;
 };
 
 TEST_F(BrokerRoomsTest, WhatIsSetAsideIsForThatLeaseAlone) {
@@ -76,14 +87,14 @@ TEST_F(BrokerRoomsTest, WhatIsSetAsideIsForThatLeaseAlone) {
   EXPECT_TRUE(Device(20, 20, room, "ann").ok());
   EXPECT_TRUE(Device(12, 12, room, "ann").ok());
   EXPECT_FALSE(Device(2, 2, room, "ann").ok()) << "nothing is left";
-  broker_->rooms().Leave(room);
+  broker_->reservations().Leave(room);
 }
 
 TEST_F(BrokerRoomsTest, LeavingFreesWhatWasSetAside) {
   const WaiterId room = Queue(64, "ann");
   ASSERT_TRUE(IsOver(room));
   EXPECT_FALSE(Device(2, 2).ok());
-  broker_->rooms().Leave(room);
+  broker_->reservations().Leave(room);
   EXPECT_TRUE(Device(64, 64).ok());
   EXPECT_TRUE(broker_->Cards().front().queue.empty());
 }
@@ -103,11 +114,11 @@ TEST_F(BrokerRoomsTest, WhatADeviceDidNotTakeServesRequestsThatWait) {
   ASSERT_EQ(grow(1, 40).status, absl::OkStatus());
   const WaiterId room = Queue(24, "ann");
   ASSERT_TRUE(IsOver(room));
-  const Broker::GrowAnswer waits = grow(2, 20);
+  const Broker::Answer waits = grow(2, 20);
   ASSERT_TRUE(waits.wait.has_value()) << waits.status;
   EXPECT_FALSE(Device(40, 40, room, "ann").ok()) << "24 MiB are set aside";
-  EXPECT_FALSE(broker_->Continue(*waits.wait).chunks.empty());
-  broker_->rooms().Leave(room);
+  EXPECT_FALSE(AskAgain(*broker_, *waits.wait).chunks.empty());
+  broker_->reservations().Leave(room);
 }
 
 TEST_F(BrokerRoomsTest, UsersAreServedInTheirOrder) {
@@ -120,28 +131,27 @@ TEST_F(BrokerRoomsTest, UsersAreServedInTheirOrder) {
   EXPECT_TRUE(IsOver(ann_first));
   EXPECT_FALSE(IsOver(ann_second));
   EXPECT_FALSE(IsOver(bob));
-  broker_->rooms().Leave(ann_first);
+  broker_->reservations().Leave(ann_first);
   EXPECT_TRUE(IsOver(bob)) << "users take turns";
   EXPECT_FALSE(IsOver(ann_second));
-  broker_->rooms().Leave(bob);
+  broker_->reservations().Leave(bob);
   EXPECT_TRUE(IsOver(ann_second));
-  broker_->rooms().Leave(ann_second);
+  broker_->reservations().Leave(ann_second);
 }
 
 TEST_F(BrokerRoomsTest, APlaceIsToldWithoutTheNamesOfLeases) {
   ASSERT_TRUE(Device(64, 48).ok());
   const WaiterId before = Queue(32, "ann");
   const WaiterId room = Queue(20, "bob");
-  const Broker::RoomView view = broker_->rooms().Look(room);
+  const Reservations::Place view = *broker_->reservations().View(room);
   EXPECT_EQ(view.place, 2u);
   EXPECT_EQ(view.waiting, 2u);
   EXPECT_THAT(view.text, AllOf(HasSubstr("20.00MiB on GPU 0: behind user ann's request for 32.00MiB; "),
                                HasSubstr("16.00MiB can be promised, user kim has most: 48.00MiB"),
                                Not(HasSubstr("lease"))));
-  broker_->rooms().Leave(before);
-  now_ += std::chrono::seconds(1);
-  EXPECT_EQ(broker_->rooms().Look(room).place, 1u);
-  broker_->rooms().Leave(room);
+  broker_->reservations().Leave(before);
+  EXPECT_EQ(broker_->reservations().View(room)->place, 1u);
+  broker_->reservations().Leave(room);
 }
 
 TEST_F(BrokerRoomsTest, WhatBecomesFreeInItsTurnIsForTheLease) {
@@ -167,7 +177,7 @@ TEST_F(BrokerRoomsTest, WhatBecomesFreeInItsTurnIsForTheLease) {
   for (int i = 0; i < 32; ++i) held.push_back(grow(holder, *device, 2).chunks.front().id);
   const WaiterId room = Queue(16, "ann");
   EXPECT_FALSE(IsOver(room));
-  const Broker::GrowAnswer waits = grow(late, *other, 2);
+  const Broker::Answer waits = grow(late, *other, 2);
   ASSERT_TRUE(waits.wait.has_value());
   for (int i = 0; i < 8; ++i) {
     EXPECT_FALSE(IsOver(room));
@@ -175,9 +185,9 @@ TEST_F(BrokerRoomsTest, WhatBecomesFreeInItsTurnIsForTheLease) {
     held.pop_back();
   }
   EXPECT_TRUE(IsOver(room));
-  EXPECT_TRUE(broker_->Continue(*waits.wait).wait.has_value()) << "it asked later";
-  broker_->rooms().Leave(room);
-  EXPECT_EQ(broker_->Continue(*waits.wait).chunks.size(), 1u);
+  EXPECT_TRUE(AskAgain(*broker_, *waits.wait).wait.has_value()) << "it asked later";
+  broker_->reservations().Leave(room);
+  EXPECT_EQ(AskAgain(*broker_, *waits.wait).chunks.size(), 1u);
   broker_->ReturnAll(holder);
   broker_->ReturnAll(late);
 }

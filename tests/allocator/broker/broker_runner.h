@@ -104,8 +104,6 @@ class BrokerRunner : protected BrokerModel {
   // What a size answers now, while a turn may hold the card's free memory back.
   absl::StatusCode SizeAnswer(int card, const LedgerModel::Device& wanted,
                               std::optional<LogicalId> device = std::nullopt) {
-    const bool valid = model_.SizeAnswer(wanted, device) != absl::StatusCode::kInvalidArgument;
-    if (valid && EndTurnInTime(card)) Serve(card);
     const absl::StatusCode answer = model_.SizeAnswer(wanted, device);
     const Bytes before = device ? std::max(model_.Guarantee(*device), model_.Held(*device)) : Bytes();
     const bool more = RoundUp(wanted.guarantee, kUnit) > before;
@@ -136,12 +134,10 @@ class BrokerRunner : protected BrokerModel {
   }
 
   // What the broker says about a request, against what the model says; it is over unless it waits.
-  void ExpectAnswer(std::uint64_t grow, const Broker::GrowAnswer& answer) {
+  void ExpectAnswer(std::uint64_t grow, const Broker::Answer& answer) {
     const Request request = waiting_.at(grow);
     if (request.phase == Phase::kCard || request.phase == Phase::kLimit) {
       ASSERT_TRUE(answer.status.ok() && answer.wait == WaiterId{grow}) << answer.status;
-      waiting_.at(grow).next_look = answer.next_look;
-      ASSERT_LE(answer.next_look, LatestLook(request)) << "a turn would last longer";
       return;
     }
     ASSERT_FALSE(answer.wait.has_value());
@@ -181,7 +177,7 @@ class BrokerRunner : protected BrokerModel {
       std::vector<std::uint64_t> requests;
       for (const auto& [grow, request] : waiting_) requests.push_back(grow);
       for (const std::uint64_t grow : requests) FetchOne(grow, slowly, again);
-      // A request that leaves, or moves the queue on, lets others be served that were looked at before it.
+      // A request that is fetched lets others be served that were looked at before it.
       again = again || (!slowly && std::any_of(waiting_.begin(), waiting_.end(), [](const auto& entry) {
                 return entry.second.phase == Phase::kGranted || entry.second.phase == Phase::kRefused;
               }));
@@ -200,20 +196,34 @@ class BrokerRunner : protected BrokerModel {
       ASSERT_TRUE(WasWoken(request.session)) << "its session was not woken";
       settled = true;
     }
-    const Broker::GrowAnswer answer = broker_->Continue(WaiterId{grow});
-    if (!granted && !refused) LookAt(grow);
-    ExpectAnswer(grow, answer);
+    const std::optional<Broker::Answer> answer = broker_->TakeAnswer(WaiterId{grow});
+    ASSERT_EQ(answer.has_value(), granted || refused);
+    if (answer) ExpectAnswer(grow, *answer);
   }
 
-  // A request that waits is looked at.
-  void LookAt(std::uint64_t grow) {
-    Request& request = waiting_.at(grow);
-    const int card = CardOf(request.device);
-    if (request.phase == Phase::kCard && now_ >= request.next_look) Serve(card);
-    if ((request.phase != Phase::kCard && request.phase != Phase::kLimit) || !IsLate(request)) return;
-    RefuseWaiter(grow, request.phase == Phase::kCard ? RefusalReason::kCard : RefusalReason::kLimit);
-    Serve(card);
-    ++counts_.late;
+  // Time has passed: turns begin and end, and requests whose time is over are refused.
+  void Tick() {
+    const std::optional<Time> next = broker_->Tick();
+    for (std::size_t card = 0; card < queues_.size(); ++card) {
+      if (!queues_[card].ring.empty()) Serve(static_cast<int>(card));
+    }
+    Time latest = Time::max();
+    for (auto& [grow, request] : waiting_) {
+      if (request.phase != Phase::kCard && request.phase != Phase::kLimit) continue;
+      if (IsLate(request)) {
+        RefuseWaiter(grow, request.phase == Phase::kCard ? RefusalReason::kCard : RefusalReason::kLimit);
+        Serve(CardOf(request.device));
+        ++counts_.late;
+      }
+    }
+    for (const auto& [grow, request] : waiting_) {
+      if (request.phase == Phase::kCard || request.phase == Phase::kLimit) {
+        latest = std::min(latest, LatestTick(request));
+      }
+    }
+    ASSERT_EQ(next.has_value(), latest != Time::max());
+    ASSERT_TRUE(!next || *next > now_) << "it would spin";
+    ASSERT_LE(next.value_or(latest), latest) << "a turn would last longer";
   }
 
   bool WasWoken(SessionId id) {

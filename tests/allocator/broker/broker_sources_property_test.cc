@@ -168,7 +168,7 @@ class Runner {
     const LedgerModel::Device device{step.card, step.limit, preallocate ? step.limit : step.guarantee,
                                      preallocate};
     const absl::StatusCode expected = model_.SizeAnswer(device);
-    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, preallocate), Clock::now());
+    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, preallocate));
     ASSERT_EQ(added.status().code(), expected) << added.status();
     ASSERT_EQ(GetRefusal(added.status()).has_value(), absl::IsResourceExhausted(added.status()));
     if (!added.ok()) return;
@@ -183,7 +183,7 @@ class Runner {
     const absl::StatusCode expected = model_.SizeAnswer({step.card, step.limit, step.limit, true});
     const auto chunks = static_cast<std::uint32_t>(RoundUp(step.limit, kUnit) / kUnit);
     backend_->FailCreateAfter(static_cast<int>(step.share % std::max(chunks, 1u)));
-    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, true), Clock::now());
+    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, true));
     backend_->FailCreateAfter(-1);
     if (expected != absl::StatusCode::kOk) {
       ASSERT_EQ(added.status().code(), expected) << added.status();
@@ -337,8 +337,7 @@ TEST(BrokerSourcesPropertyTest, GuaranteedMemoryNeverFailsWhileOthersFightForThe
   };
   std::vector<std::unique_ptr<Owner>> owners;
   for (const Broker::DeviceSpec& spec : specs) {
-    owners.push_back(
-        MakeOwner(*broker, backend, *broker->AddDevice(spec, Clock::now()), spec.limit, /*card=*/0));
+    owners.push_back(MakeOwner(*broker, backend, *broker->AddDevice(spec), spec.limit, /*card=*/0));
   }
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < specs.size(); ++i) {

@@ -28,10 +28,10 @@ TEST(BrokerTest, GrowsToTheLimitAndNoFurther) {
   Rig rig(kMiB * 64);
   const SessionId session = rig.Session(1);
   const LogicalId device = *rig.Device(kMiB * 5);
-  const Broker::GrowAnswer granted = rig.Grow(session, device, kMiB * 6);
+  const Broker::Answer granted = rig.Grow(session, device, kMiB * 6);
   ASSERT_TRUE(granted.status.ok()) << granted.status;
   EXPECT_EQ(granted.chunks.size(), 3u);
-  const Broker::GrowAnswer refused = rig.Grow(session, device, kMiB * 2, std::chrono::seconds(60));
+  const Broker::Answer refused = rig.Grow(session, device, kMiB * 2, std::chrono::seconds(60));
   const std::optional<Refusal> refusal = GetRefusal(refused.status);
   ASSERT_TRUE(refusal.has_value());
   EXPECT_EQ(refusal->reason, RefusalReason::kLimit);
@@ -47,7 +47,7 @@ TEST(BrokerTest, AShortCardNamesItsHolders) {
   const LogicalId a = *rig.Device(kMiB * 64);
   const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
   ASSERT_TRUE(rig.Grow(first, a, kMiB * 60).status.ok());
-  const Broker::GrowAnswer refused = rig.Grow(second, b, kMiB * 8);
+  const Broker::Answer refused = rig.Grow(second, b, kMiB * 8);
   const std::optional<Refusal> refusal = GetRefusal(refused.status);
   ASSERT_TRUE(refusal.has_value()) << refused.status;
   EXPECT_EQ(refusal->reason, RefusalReason::kCard);
@@ -63,12 +63,12 @@ TEST(BrokerTest, AWaiterIsServedWhenAnotherOneReturns) {
   const SessionId second = rig.Session(2, LeaseKey{2});
   const LogicalId a = *rig.Device(kMiB * 64);
   const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
-  const Broker::GrowAnswer held = rig.Grow(first, a, kMiB * 60);
-  const Broker::GrowAnswer waiting = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer held = rig.Grow(first, a, kMiB * 60);
+  const Broker::Answer waiting = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
-  EXPECT_TRUE(rig.broker().Continue(*waiting.wait).wait.has_value());
+  EXPECT_TRUE(AskAgain(rig.broker(), *waiting.wait).wait.has_value());
   ASSERT_TRUE(rig.broker().Return(first, a, Ids(held.chunks)).ok());
-  const Broker::GrowAnswer granted = rig.broker().Continue(*waiting.wait);
+  const Broker::Answer granted = AskAgain(rig.broker(), *waiting.wait);
   EXPECT_TRUE(granted.status.ok()) << granted.status;
   EXPECT_EQ(granted.chunks.size(), 4u);
 }
@@ -82,7 +82,7 @@ TEST(BrokerTest, HoldersThatWaitForEachOtherAreNotLeftWaiting) {
   ASSERT_TRUE(rig.Grow(first, a, kMiB * 32).status.ok());
   ASSERT_TRUE(rig.Grow(second, b, kMiB * 32).status.ok());
   ASSERT_TRUE(rig.Grow(first, a, kMiB * 8, std::chrono::hours(1)).wait.has_value());
-  const Broker::GrowAnswer victim = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer victim = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
   const std::optional<Refusal> refusal = GetRefusal(victim.status);
   ASSERT_TRUE(refusal.has_value()) << victim.status;
   EXPECT_EQ(refusal->reason, RefusalReason::kDeadlock);
@@ -95,7 +95,7 @@ TEST(BrokerTest, TheOnlyHolderOfACardIsRefusedAtOnceAndToldSo) {
   const LogicalId device = *rig.Device(kMiB * 64);
   ASSERT_TRUE(rig.Grow(session, device, kMiB * 32).status.ok());
   rig.broker().observer().SetForeign(rig.Card().id, kMiB * 16);
-  const Broker::GrowAnswer refused = rig.Grow(session, device, kMiB * 24, std::chrono::hours(1));
+  const Broker::Answer refused = rig.Grow(session, device, kMiB * 24, std::chrono::hours(1));
   EXPECT_EQ(GetRefusal(refused.status).value_or(Refusal()).reason, RefusalReason::kDeadlock);
   const std::string text(refused.status.message());
   EXPECT_THAT(text, HasSubstr("no other lease holds memory of GPU 0 (simulated) for /device:GPU:0"));
@@ -110,14 +110,14 @@ TEST(BrokerTest, ASessionThatDoesNotWaitMayStillReturn) {
   const LogicalId a = *rig.Device(kMiB * 64);
   const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
   ASSERT_TRUE(rig.Grow(first, a, kMiB * 16).status.ok());
-  const Broker::GrowAnswer idle_has = rig.Grow(idle, a, kMiB * 16);
+  const Broker::Answer idle_has = rig.Grow(idle, a, kMiB * 16);
   ASSERT_TRUE(rig.Grow(second, b, kMiB * 32).status.ok());
-  const Broker::GrowAnswer one = rig.Grow(first, a, kMiB * 8, std::chrono::hours(1));
-  const Broker::GrowAnswer two = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer one = rig.Grow(first, a, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer two = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
   ASSERT_TRUE(one.wait && two.wait) << one.status << two.status;
   ASSERT_TRUE(rig.broker().Return(idle, a, Ids(idle_has.chunks)).ok());
-  EXPECT_TRUE(rig.broker().Continue(*one.wait).status.ok());
-  EXPECT_TRUE(rig.broker().Continue(*two.wait).status.ok());
+  EXPECT_TRUE(AskAgain(rig.broker(), *one.wait).status.ok());
+  EXPECT_TRUE(AskAgain(rig.broker(), *two.wait).status.ok());
 }
 
 // Another thread of the program may free the first device's memory, as in a `local` context, which has a
@@ -127,11 +127,11 @@ TEST(BrokerTest, AProgramMayWaitWithOneDeviceForMemoryThatItsOtherDeviceHolds) {
   const SessionId session = rig.Session(1);
   const LogicalId a = *rig.Device(kMiB * 64);
   const LogicalId b = *rig.Device(kMiB * 64);
-  const Broker::GrowAnswer held = rig.Grow(session, a, kMiB * 64);
-  const Broker::GrowAnswer waits = rig.Grow(session, b, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer held = rig.Grow(session, a, kMiB * 64);
+  const Broker::Answer waits = rig.Grow(session, b, kMiB * 8, std::chrono::hours(1));
   ASSERT_TRUE(waits.wait.has_value()) << waits.status;
   ASSERT_TRUE(rig.broker().Return(session, a, Ids(held.chunks)).ok());
-  EXPECT_TRUE(rig.broker().Continue(*waits.wait).status.ok());
+  EXPECT_TRUE(AskAgain(rig.broker(), *waits.wait).status.ok());
 }
 
 // What a preallocated device guarantees is not coming back to the card, whoever waits for it.
@@ -150,7 +150,7 @@ TEST(BrokerTest, PreallocatedMemoryHidesNoDeadlock) {
     ASSERT_TRUE(rig.Grow(first, a, kMiB * 24).status.ok());
     ASSERT_TRUE(rig.Grow(second, b, kMiB * 24).status.ok());
     ASSERT_TRUE(rig.Grow(first, a, kMiB * 8, std::chrono::hours(1)).wait.has_value());
-    const Broker::GrowAnswer victim = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+    const Broker::Answer victim = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
     const std::optional<Refusal> refusal = GetRefusal(victim.status);
     ASSERT_TRUE(refusal.has_value()) << victim.status;
     EXPECT_EQ(refusal->reason, RefusalReason::kDeadlock);
@@ -182,15 +182,15 @@ TEST(BrokerTest, AGrantThatIsFetchedMayLeaveADeadlockBehind) {
   const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
   const LogicalId c = *rig.Device(kMiB * 64, LeaseKey{3});
   ASSERT_TRUE(rig.Grow(second, b, kMiB * 56).status.ok());
-  const Broker::GrowAnswer held = rig.Grow(third, c, kMiB * 8);
-  const Broker::GrowAnswer one = rig.Grow(first, a, kMiB * 8, std::chrono::hours(1));
-  const Broker::GrowAnswer two = rig.Grow(first, a, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer held = rig.Grow(third, c, kMiB * 8);
+  const Broker::Answer one = rig.Grow(first, a, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer two = rig.Grow(first, a, kMiB * 8, std::chrono::hours(1));
   ASSERT_TRUE(one.wait && two.wait);
   ASSERT_TRUE(rig.broker().Return(third, c, Ids(held.chunks)).ok());  // `one` is granted
-  const Broker::GrowAnswer last = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer last = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
   ASSERT_TRUE(last.wait.has_value()) << last.status;
-  EXPECT_TRUE(rig.broker().Continue(*one.wait).status.ok());
-  const std::optional<Refusal> refusal = GetRefusal(rig.broker().Continue(*last.wait).status);
+  EXPECT_TRUE(AskAgain(rig.broker(), *one.wait).status.ok());
+  const std::optional<Refusal> refusal = GetRefusal(AskAgain(rig.broker(), *last.wait).status);
   ASSERT_TRUE(refusal.has_value());
   EXPECT_EQ(refusal->reason, RefusalReason::kDeadlock);
 }
@@ -202,10 +202,10 @@ TEST(BrokerTest, DrainingMemoryOfTheLeaseIsWaitedFor) {
   const LogicalId device = *rig.Device(kMiB * 8);
   ASSERT_TRUE(rig.Grow(dying, device, kMiB * 8).status.ok());
   rig.broker().StartDraining(dying);
-  const Broker::GrowAnswer waiting = rig.Grow(living, device, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer waiting = rig.Grow(living, device, kMiB * 8, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
   EXPECT_THAT(rig.broker().FinishDraining({dying}), ElementsAre(dying));
-  EXPECT_TRUE(rig.broker().Continue(*waiting.wait).status.ok());
+  EXPECT_TRUE(AskAgain(rig.broker(), *waiting.wait).status.ok());
   EXPECT_EQ(rig.broker().Held(living), kMiB * 8);
   EXPECT_TRUE(rig.broker().CheckInvariants().ok());
 }
@@ -215,7 +215,7 @@ TEST(BrokerTest, OnlyWhatIsGrantedToTheSessionCanBeReturned) {
   const SessionId session = rig.Session(1);
   const SessionId other = rig.Session(2);
   const LogicalId device = *rig.Device(kMiB * 64);
-  const Broker::GrowAnswer granted = rig.Grow(session, device, kMiB * 4);
+  const Broker::Answer granted = rig.Grow(session, device, kMiB * 4);
   std::vector<ChunkId> ids = Ids(granted.chunks);
   EXPECT_TRUE(absl::IsInvalidArgument(rig.broker().Return(other, device, ids)));
   ids.push_back(ids.front());
@@ -232,16 +232,16 @@ TEST(BrokerTest, OnlyABrokerOfOtherProcessesAsksWhetherACardHasReturnedMemoryBac
     Broker::Options options = AllCardsOf(backend);
     options.leaves_process = leaves_process;
     const std::unique_ptr<Broker> broker = *Broker::Create(backend, log, options);
-    const LogicalId device = *broker->AddDevice(
-        {.card = broker->Cards().front().id, .limit = kMiB * 64, .lease = kLease}, Clock::now());
+    const LogicalId device =
+        *broker->AddDevice({.card = broker->Cards().front().id, .limit = kMiB * 64, .lease = kLease});
     broker->AddSession(SessionId{1}, {.pid = 1});
     broker->AttachSession(SessionId{1}, kLease);
-    const Broker::GrowAnswer answer = broker->Grow({.session = SessionId{1},
-                                                    .device = device,
-                                                    .at_least = kMiB * 2,
-                                                    .wanted = kMiB * 2,
-                                                    .asked_at = Clock::now(),
-                                                    .deadline = Clock::now()});
+    const Broker::Answer answer = broker->Grow({.session = SessionId{1},
+                                                .device = device,
+                                                .at_least = kMiB * 2,
+                                                .wanted = kMiB * 2,
+                                                .asked_at = Clock::now(),
+                                                .deadline = Clock::now()});
     ASSERT_TRUE(answer.status.ok()) << answer.status;
     ASSERT_TRUE(broker->Return(SessionId{1}, device, std::array{answer.chunks.front().id}).ok());
     EXPECT_EQ(broker->Held(SessionId{1}).is_zero(), !leaves_process);

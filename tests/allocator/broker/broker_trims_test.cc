@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "allocator/broker/broker.h"
@@ -36,10 +35,8 @@ class BrokerTrimsTest : public ::testing::Test {
     options.clock = [this] { return Now(); };
     broker_ = *Broker::Create(*backend_, log_, options);
   }
-  Clock::time_point Now() const { return still_.value_or(Clock::now()); }
-  void PassUntil(Clock::time_point time) { still_ = std::max(*still_, time); }
-  /// For calls that wait themselves.
-  void LetTimePass() { still_.reset(); }
+  Clock::time_point Now() const { return now_; }
+  void PassUntil(Clock::time_point time) { now_ = std::max(now_, time); }
 
   SessionId Session(std::uint64_t id, LeaseKey lease, bool trims = true) {
     broker_->AddSession(SessionId{id}, {.pid = 1, .waker = nullptr, .trims = trims});
@@ -47,22 +44,21 @@ class BrokerTrimsTest : public ::testing::Test {
     return SessionId{id};
   }
   LogicalId Device(LeaseKey lease, Bytes limit, Bytes guarantee = {}) {
-    return *broker_->AddDevice(Spec(lease, limit, guarantee), Now());
+    return *broker_->AddDevice(Spec(lease, limit, guarantee));
   }
-  Broker::GrowAnswer Grow(SessionId session, LogicalId device, Bytes bytes,
-                          milliseconds timeout = seconds(60)) {
+  Broker::Answer Grow(SessionId session, LogicalId device, Bytes bytes, milliseconds timeout = seconds(60)) {
     const auto now = Now();
-    Broker::GrowAnswer answer = broker_->Grow({.session = session,
-                                               .device = device,
-                                               .at_least = bytes,
-                                               .wanted = bytes,
-                                               .asked_at = now,
-                                               .deadline = now + timeout});
+    Broker::Answer answer = broker_->Grow({.session = session,
+                                           .device = device,
+                                           .at_least = bytes,
+                                           .wanted = bytes,
+                                           .asked_at = now,
+                                           .deadline = now + timeout});
     for (const Chunk& chunk : answer.chunks) held_[session].push_back(chunk.id);
     return answer;
   }
-  Broker::GrowAnswer Continue(SessionId session, const Broker::GrowAnswer& before) {
-    Broker::GrowAnswer answer = broker_->Continue(*before.wait);
+  Broker::Answer Continue(SessionId session, const Broker::Answer& before) {
+    Broker::Answer answer = AskAgain(*broker_, *before.wait);
     for (const Chunk& chunk : answer.chunks) held_[session].push_back(chunk.id);
     return answer;
   }
@@ -96,7 +92,7 @@ class BrokerTrimsTest : public ::testing::Test {
   }
 
   // The broker's time, which stands still: how long a test takes from one step to the next decides nothing.
-  std::optional<Clock::time_point> still_ = Clock::now();
+  Clock::time_point now_ = Clock::now();
   NoGrantLog log_;
   std::unique_ptr<DeviceBackend> backend_;
   std::unique_ptr<Broker> broker_;
@@ -108,7 +104,7 @@ TEST_F(BrokerTrimsTest, AnotherSessionOfTheLeaseIsAskedBeforeTheLimitRefuses) {
   const SessionId one = Session(1, LeaseKey{1});
   const SessionId two = Session(2, LeaseKey{1});
   ASSERT_EQ(Grow(one, device, kMiB * 16).chunks.size(), 8u);
-  Broker::GrowAnswer waits = Grow(two, device, kMiB * 6);
+  Broker::Answer waits = Grow(two, device, kMiB * 6);
   ASSERT_TRUE(waits.status.ok());
   ASSERT_TRUE(waits.wait.has_value());
   EXPECT_EQ(AnswerTrim(one, device, kMiB * 6), kMiB * 6);
@@ -134,7 +130,7 @@ TEST_F(BrokerTrimsTest, OthersOfTheCardAreAskedLargestFirstAndOnlyBeyondTheirGua
   ASSERT_TRUE(Grow(one, small, kMiB * 16).status.ok());
   ASSERT_TRUE(Grow(two, large, kMiB * 32).status.ok());
   ASSERT_TRUE(Grow(three, safe, kMiB * 16).status.ok());
-  const Broker::GrowAnswer waits = Grow(four, asking, kMiB * 8);
+  const Broker::Answer waits = Grow(four, asking, kMiB * 8);
   ASSERT_TRUE(waits.wait.has_value());
   EXPECT_TRUE(broker_->trims().TakeOrders(one).empty());
   EXPECT_EQ(AnswerTrim(two, large, kMiB * 2), kMiB * 8);
@@ -150,24 +146,24 @@ TEST_F(BrokerTrimsTest, TwoThatWaitForEachOtherAreNoDeadlockWhileOneMayHaveIdleM
   const SessionId two = Session(2, LeaseKey{2});
   ASSERT_TRUE(Grow(one, first, kMiB * 32).status.ok());
   ASSERT_TRUE(Grow(two, second, kMiB * 32).status.ok());
-  const Broker::GrowAnswer one_waits = Grow(one, first, kMiB * 8);
-  const Broker::GrowAnswer two_waits = Grow(two, second, kMiB * 8);
+  const Broker::Answer one_waits = Grow(one, first, kMiB * 8);
+  const Broker::Answer two_waits = Grow(two, second, kMiB * 8);
   ASSERT_TRUE(one_waits.wait.has_value());
   ASSERT_TRUE(two_waits.wait.has_value());
   // Two, which waits itself, has something idle; so the first is served, and then one is asked for two.
   EXPECT_EQ(AnswerTrim(two, second, kMiB * 8), kMiB * 8);
   EXPECT_EQ(Continue(one, one_waits).chunks.size(), 4u);
   // The second turn starts when the first one and its rest are over.
-  Broker::GrowAnswer rests = Continue(two, two_waits);
+  Broker::Answer rests = Continue(two, two_waits);
   ASSERT_TRUE(rests.wait.has_value());
-  PassUntil(rests.next_look);
+  PassUntil(*broker_->Tick());
   EXPECT_TRUE(Continue(two, rests).wait.has_value());
   EXPECT_EQ(AnswerTrim(one, first, Bytes()), kMiB * 8);
   EXPECT_TRUE(Continue(two, two_waits).wait.has_value()) << "one does not wait, and may free some";
   // The new request may ask too, once.
-  Broker::GrowAnswer again = Grow(one, first, kMiB * 8);
+  Broker::Answer again = Grow(one, first, kMiB * 8);
   ASSERT_TRUE(again.wait.has_value());
-  PassUntil(again.next_look);
+  PassUntil(*broker_->Tick());
   ASSERT_TRUE(Continue(one, again).wait.has_value());
   EXPECT_EQ(AnswerTrim(two, second, Bytes()), kMiB * 8);
   EXPECT_EQ(Reason(Continue(one, again).status), RefusalReason::kDeadlock);
@@ -179,7 +175,7 @@ TEST_F(BrokerTrimsTest, WhoDoesNotWantToWaitGetsWhatLiesIdleAllTheSame) {
   const SessionId one = Session(1, LeaseKey{1});
   const SessionId two = Session(2, LeaseKey{2});
   ASSERT_TRUE(Grow(one, first, kMiB * 64).status.ok());
-  Broker::GrowAnswer waits = Grow(two, second, kMiB * 2, milliseconds(0));
+  Broker::Answer waits = Grow(two, second, kMiB * 2, milliseconds(0));
   ASSERT_TRUE(waits.wait.has_value()) << waits.status;
   held_[one].clear();  // it was granted large chunks
   const std::vector<TrimOrder> orders = broker_->trims().TakeOrders(one);
@@ -190,7 +186,7 @@ TEST_F(BrokerTrimsTest, WhoDoesNotWantToWaitGetsWhatLiesIdleAllTheSame) {
   waits = Grow(two, second, kMiB * 2, milliseconds(0));
   ASSERT_TRUE(waits.wait.has_value());
   while (waits.wait) {
-    PassUntil(waits.next_look);
+    PassUntil(*broker_->Tick());
     waits = Continue(two, waits);
   }
   EXPECT_EQ(Reason(waits.status), RefusalReason::kCard);
@@ -202,13 +198,13 @@ TEST_F(BrokerTrimsTest, NobodyIsAskedAheadOfNeedAndTheRefusalCountsForNothing) {
   const SessionId one = Session(1, LeaseKey{1});
   const SessionId two = Session(2, LeaseKey{2});
   ASSERT_TRUE(Grow(one, first, kMiB * 64).status.ok());
-  const Broker::GrowAnswer answer = broker_->Grow({.session = two,
-                                                   .device = second,
-                                                   .at_least = kMiB * 2,
-                                                   .wanted = kMiB * 2,
-                                                   .asked_at = Now(),
-                                                   .deadline = Now(),
-                                                   .ahead = true});
+  const Broker::Answer answer = broker_->Grow({.session = two,
+                                               .device = second,
+                                               .at_least = kMiB * 2,
+                                               .wanted = kMiB * 2,
+                                               .asked_at = Now(),
+                                               .deadline = Now(),
+                                               .ahead = true});
   EXPECT_TRUE(absl::IsResourceExhausted(answer.status));
   EXPECT_TRUE(answer.ahead);
   EXPECT_FALSE(GetRefusal(answer.status).has_value());
@@ -221,18 +217,18 @@ TEST_F(BrokerTrimsTest, GrowingAheadTakesNothingThatAnotherSessionWaitsFor) {
   const SessionId one = Session(1, LeaseKey{1});
   const SessionId two = Session(2, LeaseKey{1});
   ASSERT_TRUE(Grow(two, device, kMiB * 24).status.ok());
-  const Broker::GrowAnswer waits = Grow(one, device, kMiB * 24);
+  const Broker::Answer waits = Grow(one, device, kMiB * 24);
   ASSERT_TRUE(waits.wait.has_value());
   // Half of it came back, and the answer is still to come.
   const std::vector<ChunkId> back(held_[two].begin(), held_[two].begin() + 6);
   ASSERT_TRUE(broker_->Return(two, device, back).ok());
-  const Broker::GrowAnswer ahead = broker_->Grow({.session = two,
-                                                  .device = device,
-                                                  .at_least = kMiB * 2,
-                                                  .wanted = kMiB * 2,
-                                                  .asked_at = Now(),
-                                                  .deadline = Now(),
-                                                  .ahead = true});
+  const Broker::Answer ahead = broker_->Grow({.session = two,
+                                              .device = device,
+                                              .at_least = kMiB * 2,
+                                              .wanted = kMiB * 2,
+                                              .asked_at = Now(),
+                                              .deadline = Now(),
+                                              .ahead = true});
   EXPECT_TRUE(absl::IsResourceExhausted(ahead.status));
 }
 
@@ -241,13 +237,13 @@ TEST_F(BrokerTrimsTest, WhoWaitsForWhatIsOnItsWayDoesNotLookAgainAtOnce) {
   const SessionId one = Session(1, LeaseKey{1});
   const SessionId two = Session(2, LeaseKey{1});
   ASSERT_TRUE(Grow(one, device, kMiB * 16).status.ok());
-  Broker::GrowAnswer waits = Grow(two, device, kMiB * 6);
+  Broker::Answer waits = Grow(two, device, kMiB * 6);
   ASSERT_TRUE(waits.wait.has_value());
   broker_->StartDraining(one);
-  PassUntil(waits.next_look);
+  PassUntil(*broker_->Tick());
   waits = Continue(two, waits);
   ASSERT_TRUE(waits.wait.has_value());
-  EXPECT_GT(waits.next_look, Now());
+  EXPECT_GT(*broker_->Tick(), Now());
   EXPECT_EQ(broker_->FinishDraining({one}).size(), 1u);
   broker_->RemoveSession(one);
 }
@@ -266,7 +262,7 @@ TEST_F(BrokerTrimsTest, TheDeathOfWhoWasAskedIsAnAnswer) {
   const SessionId one = Session(1, LeaseKey{1});
   const SessionId two = Session(2, LeaseKey{1});
   ASSERT_TRUE(Grow(one, device, kMiB * 16).status.ok());
-  const Broker::GrowAnswer waits = Grow(two, device, kMiB * 6);
+  const Broker::Answer waits = Grow(two, device, kMiB * 6);
   ASSERT_TRUE(waits.wait.has_value());
   broker_->StartDraining(one);
   EXPECT_TRUE(Continue(two, waits).wait.has_value()) << "its memory is on its way";
@@ -280,7 +276,7 @@ TEST_F(BrokerTrimsTest, ALoweredLimitAsksForWhatIsOverIt) {
   const LogicalId device = Device(LeaseKey{1}, kMiB * 32);
   const SessionId one = Session(1, LeaseKey{1});
   ASSERT_TRUE(Grow(one, device, kMiB * 16).status.ok());
-  ASSERT_TRUE(broker_->ResizeDevice(device, kMiB * 10, Bytes(), Now()).ok());
+  ASSERT_TRUE(broker_->ResizeDevice(device, kMiB * 10, Bytes()).ok());
   EXPECT_EQ(AnswerTrim(one, device, kMiB * 6), kMiB * 6);
   EXPECT_EQ(broker_->Find(device)->held, kMiB * 10);
 }
@@ -289,42 +285,30 @@ TEST_F(BrokerTrimsTest, AGuaranteeIsSetAsideFromWhatLiesIdle) {
   const LogicalId device = Device(LeaseKey{1}, kMiB * 64);
   const SessionId one = Session(1, LeaseKey{1});
   ASSERT_TRUE(Grow(one, device, kMiB * 48).status.ok());
-  LetTimePass();
-  absl::StatusOr<LogicalId> added;
-  std::thread adds([&] {
-    added = broker_->AddDevice(Spec(LeaseKey{2}, kMiB * 32, kMiB * 32), Clock::now() + seconds(60));
-  });
-  std::vector<TrimOrder> orders;
-  while (orders.empty()) {
-    std::this_thread::yield();
-    orders = broker_->trims().TakeOrders(one);
-  }
-  EXPECT_EQ(orders[0].bytes, kMiB * 16);
-  std::vector<ChunkId>& held = held_[one];
-  const std::vector<ChunkId> back(held.end() - 8, held.end());
-  EXPECT_TRUE(broker_->Return(one, device, back).ok());
-  EXPECT_TRUE(broker_->trims().Answer(one, orders[0].id, false).ok());
-  adds.join();
-  EXPECT_TRUE(added.ok()) << added.status();
+  const auto waker = std::make_shared<FlagWaker>();
+  const Broker::Answer waits = broker_->AddDevice(Spec(LeaseKey{2}, kMiB * 32, kMiB * 32),
+                                                  {.deadline = Now() + seconds(60), .waker = waker});
+  ASSERT_TRUE(waits.wait.has_value()) << waits.status;
+  EXPECT_FALSE(waker->woken());
+  EXPECT_EQ(AnswerTrim(one, device, kMiB * 16), kMiB * 16);
+  EXPECT_TRUE(waker->woken());
+  const std::optional<Broker::Answer> added = broker_->TakeAnswer(*waits.wait);
+  ASSERT_TRUE(added.has_value());
+  EXPECT_TRUE(added->status.ok()) << added->status;
+  EXPECT_EQ(broker_->Find(added->device)->guarantee, kMiB * 32);
 }
 
 TEST_F(BrokerTrimsTest, AGuaranteeThatIdleMemoryMakesNoRoomForIsRefusedAtTheAnswer) {
   const LogicalId device = Device(LeaseKey{1}, kMiB * 64);
   const SessionId one = Session(1, LeaseKey{1});
   ASSERT_TRUE(Grow(one, device, kMiB * 48).status.ok());
-  LetTimePass();
-  absl::StatusOr<LogicalId> added;
-  std::thread adds([&] {
-    added = broker_->AddDevice(Spec(LeaseKey{2}, kMiB * 32, kMiB * 32), Clock::now() + seconds(3600));
-  });
-  std::vector<TrimOrder> orders;
-  while (orders.empty()) {
-    std::this_thread::yield();
-    orders = broker_->trims().TakeOrders(one);
-  }
-  EXPECT_TRUE(broker_->trims().Answer(one, orders[0].id, false).ok());
-  adds.join();
-  EXPECT_EQ(Reason(added.status()), RefusalReason::kCard);
+  const Broker::Answer waits =
+      broker_->AddDevice(Spec(LeaseKey{2}, kMiB * 32, kMiB * 32), {.deadline = Now() + seconds(3600)});
+  ASSERT_TRUE(waits.wait.has_value()) << waits.status;
+  AnswerTrim(one, device, Bytes());
+  const std::optional<Broker::Answer> refused = broker_->TakeAnswer(*waits.wait);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(Reason(refused->status), RefusalReason::kCard);
 }
 
 TEST_F(BrokerTrimsTest, APersonAsksAllSessionsOfALeaseAndIsToldWhatEachGaveBack) {
@@ -339,7 +323,7 @@ TEST_F(BrokerTrimsTest, APersonAsksAllSessionsOfALeaseAndIsToldWhatEachGaveBack)
   ASSERT_TRUE(Grow(old, device, kMiB * 2).status.ok());
   ASSERT_TRUE(Grow(stranger, other, kMiB * 8).status.ok());
 
-  Broker::TrimRequest request = broker_->trims().Start(std::vector{device});
+  SessionTrims::Request request = broker_->trims().Start(std::vector{device});
   ASSERT_EQ(request.sessions.size(), 2u);
   EXPECT_EQ(request.unasked, std::vector{old});
   EXPECT_TRUE(broker_->trims().TakeOrders(stranger).empty());
@@ -372,11 +356,11 @@ TEST_F(BrokerTrimsTest, ASessionThatEndsHasAnsweredAndAPreallocatedDeviceIsLeftO
   const LogicalId device = Device(LeaseKey{1}, kMiB * 16);
   Broker::DeviceSpec spec = Spec(LeaseKey{1}, kMiB * 8);
   spec.preallocate = true;
-  const LogicalId fixed = *broker_->AddDevice(spec, Now());
+  const LogicalId fixed = *broker_->AddDevice(spec);
   const SessionId one = Session(1, LeaseKey{1});
   ASSERT_TRUE(Grow(one, device, kMiB * 8).status.ok());
   ASSERT_TRUE(Grow(one, fixed, kMiB * 8).status.ok());
-  Broker::TrimRequest request = broker_->trims().Start(std::vector{device, fixed});
+  SessionTrims::Request request = broker_->trims().Start(std::vector{device, fixed});
   ASSERT_EQ(request.sessions.size(), 1u);
   EXPECT_EQ(request.sessions[0].parts.size(), 1u);
   broker_->ReturnAll(one);

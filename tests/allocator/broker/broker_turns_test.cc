@@ -33,7 +33,7 @@ class TurnRig {
     for (std::uint64_t i = 1; i <= 3; ++i) {
       broker_->AddSession(SessionId{i}, {.pid = static_cast<std::int64_t>(1000 + i)});
       broker_->AttachSession(SessionId{i}, LeaseKey{i});
-      devices_.push_back(*broker_->AddDevice(Spec(i), now_));
+      devices_.push_back(*broker_->AddDevice(Spec(i)));
     }
   }
   Broker::DeviceSpec Spec(std::uint64_t i, Bytes guarantee = {}) const {
@@ -45,7 +45,7 @@ class TurnRig {
             .lease_name = "lease-" + std::to_string(i),
             .owner = "user-" + std::to_string(i)};
   }
-  Broker::GrowAnswer Grow(std::uint64_t i, Bytes bytes, std::chrono::milliseconds timeout) {
+  Broker::Answer Grow(std::uint64_t i, Bytes bytes, std::chrono::milliseconds timeout) {
     return broker_->Grow({.session = SessionId{i},
                           .device = devices_[i - 1],
                           .at_least = bytes,
@@ -73,11 +73,11 @@ TEST(BrokerTest, ARequestThatFitsIntoFreeMemoryIsServedWhenTheTurnThatHoldsItBac
   TurnRig rig;
   ASSERT_TRUE(rig.Grow(1, kMiB * 8, {}).status.ok());
   ASSERT_TRUE(rig.Grow(2, kMiB * 64, std::chrono::hours(24)).wait.has_value());
-  const Broker::GrowAnswer waits = rig.Grow(3, kMiB * 8, std::chrono::hours(1));
+  const Broker::Answer waits = rig.Grow(3, kMiB * 8, std::chrono::hours(1));
   ASSERT_TRUE(waits.wait.has_value()) << waits.status;
-  EXPECT_EQ(waits.next_look, rig.now() + std::chrono::seconds(2));
-  rig.SetTime(waits.next_look);
-  EXPECT_TRUE(rig.broker().Continue(*waits.wait).status.ok());
+  EXPECT_EQ(rig.broker().Tick(), rig.now() + std::chrono::seconds(2));
+  rig.SetTime(*rig.broker().Tick());
+  EXPECT_TRUE(AskAgain(rig.broker(), *waits.wait).status.ok());
   EXPECT_EQ(rig.broker().Held(SessionId{3}), kMiB * 8);
   // In the rest after the turn no request is held back.
   EXPECT_FALSE(rig.HasTurn(0));
@@ -90,7 +90,7 @@ TEST(BrokerTest, ATurnEndsWhenItsRequestNeedsMemoryOfASessionThatWaits) {
   ASSERT_TRUE(rig.Grow(1, kMiB * 8, {}).status.ok());
   ASSERT_TRUE(rig.Grow(2, kMiB * 64, std::chrono::hours(24)).wait.has_value());
   ASSERT_TRUE(rig.HasTurn(0));
-  const Broker::GrowAnswer granted = rig.Grow(1, kMiB * 8, {});
+  const Broker::Answer granted = rig.Grow(1, kMiB * 8, {});
   EXPECT_TRUE(granted.status.ok()) << granted.status;
   EXPECT_EQ(rig.broker().Held(SessionId{1}), kMiB * 16);
 }
@@ -99,10 +99,10 @@ TEST(BrokerTest, ARefusalThatIsDueToATurnNamesItsRequest) {
   TurnRig rig;
   ASSERT_TRUE(rig.Grow(1, kMiB * 8, {}).status.ok());
   ASSERT_TRUE(rig.Grow(2, kMiB * 64, std::chrono::hours(24)).wait.has_value());
-  const Broker::GrowAnswer waits = rig.Grow(3, kMiB * 8, {});
+  const Broker::Answer waits = rig.Grow(3, kMiB * 8, {});
   ASSERT_TRUE(waits.wait.has_value()) << "even a timeout of 0 outlasts a short turn";
-  rig.SetTime(waits.next_look);
-  const Broker::GrowAnswer refused = rig.broker().Continue(*waits.wait);
+  rig.SetTime(*rig.broker().Tick());
+  const Broker::Answer refused = AskAgain(rig.broker(), *waits.wait);
   EXPECT_EQ(GetRefusal(refused.status).value_or(Refusal()).reason, RefusalReason::kCard);
   EXPECT_THAT(
       testing::Unwrapped(std::string(refused.status.message())),
@@ -113,10 +113,10 @@ TEST(BrokerTest, ARefusalThatIsDueToATurnNamesItsRequest) {
 TEST(BrokerTest, ARequestWhoseTurnsWereInVainIsToldSoAtItsDeadline) {
   TurnRig rig;
   ASSERT_TRUE(rig.Grow(1, kMiB * 8, {}).status.ok());
-  Broker::GrowAnswer waits = rig.Grow(2, kMiB * 64, std::chrono::seconds(5));
+  Broker::Answer waits = rig.Grow(2, kMiB * 64, std::chrono::seconds(5));
   while (waits.wait) {
-    rig.SetTime(waits.next_look);
-    waits = rig.broker().Continue(*waits.wait);
+    rig.SetTime(*rig.broker().Tick());
+    waits = AskAgain(rig.broker(), *waits.wait);
   }
   EXPECT_THAT(std::string(waits.status.message()),
               HasSubstr("ask for less: the request had 1 turn of at most 2.0 s"));
@@ -125,20 +125,20 @@ TEST(BrokerTest, ARequestWhoseTurnsWereInVainIsToldSoAtItsDeadline) {
 TEST(BrokerTest, ARequestThatLapsesTakesNoTurnFromItsUsersOtherRequests) {
   TurnRig rig;
   ASSERT_TRUE(rig.Grow(1, kMiB * 8, {}).status.ok());
-  const Broker::GrowAnswer hog = rig.Grow(2, kMiB * 64, std::chrono::hours(24));
-  const Broker::GrowAnswer waits = rig.Grow(3, kMiB * 60, std::chrono::hours(1));
+  const Broker::Answer hog = rig.Grow(2, kMiB * 64, std::chrono::hours(24));
+  const Broker::Answer waits = rig.Grow(3, kMiB * 60, std::chrono::hours(1));
   ASSERT_TRUE(hog.wait.has_value() && waits.wait.has_value());
   const Clock::time_point start = rig.now();
   rig.SetTime(start + std::chrono::seconds(2));
-  ASSERT_TRUE(rig.broker().Continue(*hog.wait).wait.has_value());
+  ASSERT_TRUE(AskAgain(rig.broker(), *hog.wait).wait.has_value());
   // Until 4 s the queue rests. The next turn is user-3's.
-  const Broker::GrowAnswer brief = rig.Grow(3, kMiB * 60, std::chrono::seconds(1));
+  const Broker::Answer brief = rig.Grow(3, kMiB * 60, std::chrono::seconds(1));
   ASSERT_TRUE(brief.wait.has_value());
   rig.SetTime(start + std::chrono::seconds(3));
-  EXPECT_EQ(GetRefusal(rig.broker().Continue(*brief.wait).status).value_or(Refusal()).reason,
+  EXPECT_EQ(GetRefusal(AskAgain(rig.broker(), *brief.wait).status).value_or(Refusal()).reason,
             RefusalReason::kCard);
   rig.SetTime(start + std::chrono::seconds(4));
-  ASSERT_TRUE(rig.broker().Continue(*waits.wait).wait.has_value());
+  ASSERT_TRUE(AskAgain(rig.broker(), *waits.wait).wait.has_value());
   const std::vector<Broker::Queued> queue = rig.broker().Cards().front().queue;
   ASSERT_EQ(queue.size(), 2u);
   EXPECT_EQ(queue.front().id, *waits.wait);
@@ -147,22 +147,22 @@ TEST(BrokerTest, ARequestThatLapsesTakesNoTurnFromItsUsersOtherRequests) {
 
 TEST(BrokerTest, ATurnHoldsBackNewGuaranteesAndNeverThoseThatAreThere) {
   TurnRig rig;
-  const LogicalId guaranteed = *rig.broker().AddDevice(rig.Spec(3, kMiB * 4), rig.now());
+  const LogicalId guaranteed = *rig.broker().AddDevice(rig.Spec(3, kMiB * 4));
   ASSERT_TRUE(rig.Grow(1, kMiB * 8, {}).status.ok());
   ASSERT_TRUE(rig.Grow(2, kMiB * 60, std::chrono::hours(24)).wait.has_value());
   ASSERT_TRUE(rig.HasTurn(0));
-  const Broker::GrowAnswer inside = rig.broker().Grow({.session = SessionId{3},
-                                                       .device = guaranteed,
-                                                       .at_least = kMiB * 4,
-                                                       .wanted = kMiB * 4,
-                                                       .asked_at = rig.now(),
-                                                       .deadline = rig.now()});
+  const Broker::Answer inside = rig.broker().Grow({.session = SessionId{3},
+                                                   .device = guaranteed,
+                                                   .at_least = kMiB * 4,
+                                                   .wanted = kMiB * 4,
+                                                   .asked_at = rig.now(),
+                                                   .deadline = rig.now()});
   EXPECT_TRUE(inside.status.ok() && !inside.wait) << inside.status;
-  const absl::Status held_back = rig.broker().AddDevice(rig.Spec(3, kMiB * 4), rig.now()).status();
+  const absl::Status held_back = rig.broker().AddDevice(rig.Spec(3, kMiB * 4)).status();
   EXPECT_THAT(testing::Unwrapped(std::string(held_back.message())),
               HasSubstr("held back for /device:GPU:0 of lease lease-2"));
   rig.SetTime(rig.now() + std::chrono::seconds(2));
-  EXPECT_TRUE(rig.broker().AddDevice(rig.Spec(3, kMiB * 4), rig.now()).ok());
+  EXPECT_TRUE(rig.broker().AddDevice(rig.Spec(3, kMiB * 4)).ok());
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ TEST_F(ChargeTableTest, AnUnusedAllowanceIsTakenBack) {
   const auto words = std::make_shared<Words>();
   tables_.sessions.at(kSession).allowances = words;
   Book(2_MiB);
-  const Broker::Lent lent = charges_.Lend(Request(2_MiB));
+  const Broker::Lent lent = charges_.Lend(Request(2_MiB), /*card_is_waited_for=*/false);
   EXPECT_EQ(lent.keep, 8_MiB);  // an eighth of both limits
   EXPECT_EQ(lent.refill, 8_MiB);
   EXPECT_EQ(Held(), 10_MiB);

@@ -34,7 +34,7 @@ TEST_F(PendingRequestsTest, ARequestThatFitsIsChargedAndItsChunksAreToBeMade) {
   for (const Bytes size : asked.making->sizes) sum += size;
   EXPECT_EQ(sum, 10_MiB);
   EXPECT_EQ(asked.request.charged, 10_MiB);
-  EXPECT_TRUE(tables_.waiters.empty());
+  EXPECT_TRUE(waiting_.waiters.empty());
   ExpectInStep();
 }
 
@@ -43,7 +43,7 @@ TEST_F(PendingRequestsTest, ARequestWaitsUntilItsDeadlineAndIsThenRefused) {
   Hold(kSecond, other, 240_MiB);
   Asked asked = Place(kSession, device_, 32_MiB, seconds(3));
   ASSERT_EQ(asked.answer.wait, asked.id);
-  EXPECT_LE(asked.answer.next_look, now_ + seconds(3));
+  EXPECT_LE(clock_.Next(), now_ + seconds(3));
   now_ += milliseconds(2999);
   ASSERT_TRUE(Continue(asked.id).answer.wait);
   now_ += milliseconds(1);
@@ -60,17 +60,17 @@ TEST_F(PendingRequestsTest, AWithdrawnRequestLeavesItsQueueAndItsTurnAndTheNextO
   const LogicalId other = AddDevice(240_MiB);
   Hold(kSecond, other, 240_MiB);
   const Asked large = Place(kSession, device_, 32_MiB);
-  ASSERT_TRUE(tables_.queues.at(card_).turn());
+  ASSERT_TRUE(waiting_.queues.at(card_).turn());
   const Asked behind = Place(kThird, device_, 8_MiB);
   ASSERT_TRUE(behind.answer.wait) << "the turn keeps the free memory for the large one";
-  requests_.Withdraw(large.id);
+  clock_.Withdraw(large.id);
   const Asked over = Continue(large.id);
   EXPECT_FALSE(over.answer.wait);
   EXPECT_TRUE(absl::IsCancelled(over.answer.status)) << over.answer.status;
   EXPECT_TRUE(Continue(behind.id).making);
-  EXPECT_TRUE(tables_.queues.at(card_).empty());
+  EXPECT_TRUE(waiting_.queues.at(card_).empty());
   EXPECT_EQ(tables_.counters.refusals, 0u);
-  requests_.Withdraw(large.id);  // it is over: nothing happens
+  clock_.Withdraw(large.id);  // it is over: nothing happens
   ExpectInStep();
 }
 
@@ -81,7 +81,7 @@ TEST_F(PendingRequestsTest, AWithdrawnRequestThatIsChargedAlreadyIsServed) {
   StartReturning(chunk);
   Confirm(chunk);
   scheduler_.Serve(card_);
-  requests_.Withdraw(asked.id);
+  clock_.Withdraw(asked.id);
   EXPECT_TRUE(Continue(asked.id).making) << "its session gives the chunks back";
   ExpectInStep();
 }
@@ -89,9 +89,9 @@ TEST_F(PendingRequestsTest, AWithdrawnRequestThatIsChargedAlreadyIsServed) {
 TEST_F(PendingRequestsTest, AWithdrawnRequestThatTheBackendPutOffIsOver) {
   Asked asked = Place(kSession, device_, 10_MiB);
   admission_.Leave(asked.id, asked.request);
-  requests_.PutOff(asked.id, asked.request, asked.answer);
+  requests_.PutOff(asked.id, asked.request);
   Hold(kSecond, AddDevice(250_MiB), 250_MiB);
-  requests_.Withdraw(asked.id);
+  clock_.Withdraw(asked.id);
   EXPECT_TRUE(absl::IsCancelled(Continue(asked.id).answer.status));
   ExpectInStep();
 }
@@ -99,10 +99,9 @@ TEST_F(PendingRequestsTest, AWithdrawnRequestThatTheBackendPutOffIsOver) {
 TEST_F(PendingRequestsTest, ARequestThatTheBackendPutOffIsAdmittedAgainLaterAndNotSooner) {
   Asked asked = Place(kSession, device_, 10_MiB);
   admission_.Leave(asked.id, asked.request);
-  requests_.PutOff(asked.id, asked.request, asked.answer);
-  ASSERT_EQ(asked.answer.wait, asked.id);
+  requests_.PutOff(asked.id, asked.request);
   EXPECT_FALSE(Continue(asked.id).making);
-  now_ = asked.answer.next_look;
+  now_ = clock_.Next();
   EXPECT_TRUE(Continue(asked.id).making);
   ExpectInStep();
 }
@@ -126,7 +125,7 @@ TEST_F(PendingRequestsTest, ARequestThatAsksForIdleMemoryAgainKeepsItsPlaceUnder
   const Asked first = Place(kSession, device_, 10_MiB);
   const Asked second = Place(kThird, device_, 10_MiB);
   ASSERT_EQ(LimitLine(), (std::deque<WaiterId>{first.id, second.id}));
-  now_ = first.answer.next_look;
+  now_ = clock_.Next();
   EXPECT_TRUE(Continue(first.id).answer.wait);
   EXPECT_EQ(LimitLine(), (std::deque<WaiterId>{first.id, second.id}));
 }
@@ -137,7 +136,7 @@ TEST_F(PendingRequestsTest, WhatARequestAskedForItsCardDoesNotMoveItUnderTheLimi
   Hold(kSecond, other, 240_MiB);
   const Asked first = Place(kSession, device_, 32_MiB);
   const Asked second = Place(kThird, device_, 34_MiB);
-  ASSERT_TRUE(tables_.queues.at(card_).turn());
+  ASSERT_TRUE(waiting_.queues.at(card_).turn());
   StartReturning(chunk);
   EXPECT_TRUE(tables_.ledger.Resize(device_, {.limit = 34_MiB}).ok());
   scheduler_.Serve(card_);

@@ -43,8 +43,7 @@ TEST(PreallocatedPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
                                                  .preallocate = true,
                                                  .lease = lease,
                                                  .lease_name = "lease",
-                                                 .owner = "kim"},
-                                                Clock::now());
+                                                 .owner = "kim"});
     const Bytes all = RoundUp(limit, kUnit);
     std::map<SessionId, std::vector<Chunk>> held;
     Bytes out;
@@ -53,12 +52,12 @@ TEST(PreallocatedPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
       std::vector<Chunk>& mine = held[session];
       if (random() % 2 == 0) {
         const Bytes bytes = kUnit * (1 + random() % (random() % 2 == 0 ? 4 : 60));
-        const Broker::GrowAnswer answer = broker->Grow({.session = session,
-                                                        .device = device,
-                                                        .at_least = bytes,
-                                                        .wanted = bytes + kUnit * (random() % 8),
-                                                        .asked_at = Clock::now(),
-                                                        .deadline = Clock::now()});
+        const Broker::Answer answer = broker->Grow({.session = session,
+                                                    .device = device,
+                                                    .at_least = bytes,
+                                                    .wanted = bytes + kUnit * (random() % 8),
+                                                    .asked_at = Clock::now(),
+                                                    .deadline = Clock::now()});
         ASSERT_EQ(answer.status.ok(), out + bytes <= all) << "seed " << seed << ": " << answer.status;
         Bytes sum;
         for (const Chunk& chunk : answer.chunks) sum += chunk.bytes;

@@ -25,9 +25,9 @@ class QueueSchedulerTest : public RequestsFixture {
       tables_.devices.at(devices_.back()).spec.owner = owner;
     }
   }
-  std::vector<WaiterId> Order() const { return tables_.queues.at(card_).Order(); }
+  std::vector<WaiterId> Order() const { return waiting_.queues.at(card_).Order(); }
   bool IsTurnOf(WaiterId id) const {
-    return tables_.queues.at(card_).turn() && tables_.queues.at(card_).turn()->of == id;
+    return waiting_.queues.at(card_).turn() && waiting_.queues.at(card_).turn()->of == id;
   }
 
   static constexpr SessionId kSecond{2}, kThird{3};
@@ -59,10 +59,10 @@ TEST_F(QueueSchedulerTest, ATurnHoldsBackARequestThatWouldFit) {
   ASSERT_EQ(queue.size(), 2u);
   EXPECT_EQ(queue[0].owner, "ann");
   EXPECT_EQ(queue[0].asked, 128_MiB);
-  EXPECT_EQ(queue[0].turn_ends, now_ + tables_.max_drain);
+  EXPECT_EQ(queue[0].turn_ends, now_ + waiting_.max_drain);
   EXPECT_FALSE(queue[1].turn_ends);
-  now_ += tables_.max_drain;
-  scheduler_.EndTurnInTime(card_);
+  now_ += waiting_.max_drain;
+  clock_.Tick();
   EXPECT_TRUE(Continue(small.id).making);
   EXPECT_EQ(scheduler_.QueueOf(card_)[0].turns, 1);
 }
@@ -84,12 +84,12 @@ TEST_F(QueueSchedulerTest, MemoryThatIsLeavingCountsOnceForATurn) {
   Hold(kSecond, devices_[1], 60_MiB);
   // Each has the 76 MiB that are free and the 60 MiB that are leaving in reach: the other one waits too.
   const Asked first = Place(kSession, devices_[0], 160_MiB);
-  now_ += tables_.max_drain;  // while it was alone it had a turn
+  now_ += waiting_.max_drain;  // while it was alone it had a turn
   const Asked second = Place(kSecond, devices_[1], 160_MiB);
-  now_ += tables_.max_drain;
+  now_ += waiting_.max_drain;
   scheduler_.Serve(card_);
   ASSERT_EQ(Order().size(), 2u);
-  EXPECT_FALSE(tables_.queues.at(card_).turn());
+  EXPECT_FALSE(waiting_.queues.at(card_).turn());
   EXPECT_TRUE(Place(kThird, devices_[2], 64_MiB).making) << "no turn in vain holds it back";
 }
 
@@ -100,9 +100,9 @@ TEST_F(QueueSchedulerTest, MemoryThatASessionReturnsIsInReachOfItsOwnRequest) {
   EXPECT_TRUE(IsTurnOf(second.id));
   const Asked first = Place(kSession, devices_[0], 64_MiB);
   ASSERT_TRUE(first.answer.wait);
-  now_ += tables_.max_drain;
+  now_ += waiting_.max_drain;
   scheduler_.Serve(card_);
-  now_ += tables_.max_drain;
+  now_ += waiting_.max_drain;
   scheduler_.Serve(card_);
   EXPECT_TRUE(IsTurnOf(first.id)) << "its user is first of the ring";
 }

@@ -12,6 +12,8 @@
 namespace lgpu {
 namespace {
 
+using namespace std::chrono_literals;
+
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -94,14 +96,28 @@ TEST_F(RefusalBuilderTest, AChargeIsRefusedByTheLimitsOfAllDevicesOfItsLease) {
 
 TEST_F(RefusalBuilderTest, AWaitingLeaseIsToldUsersAndNoNamesOfLeases) {
   Hold(kSecond, AddNamed("secret", "bob", 256_MiB), 200_MiB);
-  const WaiterId first = rooms_.AddTicket({.card = card_, .bytes = 100_MiB, .owner = "cyd"});
-  const WaiterId second = rooms_.AddTicket({.card = card_, .bytes = 80_MiB, .owner = "ann"});
-  const std::string text = refusals_.OfWaitingRoom(second, first);
+  const auto wait = [&](const std::string& user, Bytes bytes) {
+    const WaiterId id = waiting_.NewWaiter();
+    Waiter waiter;
+    waiter.card = card_;
+    waiter.user = user;
+    waiter.spec = {.session = {},
+                   .device = {},
+                   .at_least = bytes,
+                   .wanted = {},
+                   .asked_at = now_,
+                   .deadline = now_ + 1h};
+    waiter.guarantee = {.what = GuaranteeWish::For::kLease,
+                        .spec = {.card = card_, .limit = bytes, .lease = {}}};
+    EXPECT_FALSE(requests_.Settle(id, waiter));
+    return id;
+  };
+  const WaiterId first = wait("cyd", 100_MiB);
+  const WaiterId second = wait("ann", 80_MiB);
+  const std::string text = refusals_.OfWaitingLease(second, first);
   EXPECT_THAT(text, HasSubstr("behind user cyd's request"));
   EXPECT_THAT(text, HasSubstr("user bob has most"));
   EXPECT_THAT(text, Not(HasSubstr("secret")));
-  rooms_.RemoveTicket(first);
-  rooms_.RemoveTicket(second);
 }
 
 }  // namespace

@@ -7,10 +7,11 @@
 #include "allocator/broker/admission.h"
 #include "allocator/broker/charge_table.h"
 #include "allocator/broker/chunk_table.h"
+#include "allocator/broker/guarantees.h"
 #include "allocator/broker/pending_requests.h"
 #include "allocator/broker/queue_scheduler.h"
 #include "allocator/broker/refusal_builder.h"
-#include "allocator/broker/room_table.h"
+#include "allocator/broker/request_clock.h"
 #include "allocator/broker/trim_requests.h"
 #include "tests/allocator/broker/tables_fixture.h"
 
@@ -24,7 +25,7 @@ class RequestsFixture : public TablesFixture {
     WaiterId id;
     Waiter request = {};  // as long as it is not parked
     std::optional<Making> making = {};
-    Broker::GrowAnswer answer = {};
+    Broker::Answer answer = {};
   };
 
   Waiter Request(SessionId session, LogicalId device, Bytes bytes,
@@ -36,15 +37,19 @@ class RequestsFixture : public TablesFixture {
                    .wanted = bytes,
                    .asked_at = now_,
                    .deadline = now_ + timeout};
+    waiter.card = card_;
+    waiter.user = tables_.devices.at(device).spec.owner;
     return waiter;
   }
   Asked Place(SessionId session, LogicalId device, Bytes bytes,
               std::chrono::milliseconds timeout = std::chrono::hours(1)) {
-    Asked asked{.id = tables_.NewWaiter(), .request = Request(session, device, bytes, timeout)};
+    Asked asked{.id = waiting_.NewWaiter(), .request = Request(session, device, bytes, timeout)};
     asked.making = requests_.Place(asked.id, asked.request, asked.answer);
     return asked;
   }
+  /// Its answer after all that is due, or that it waits still.
   Asked Continue(WaiterId id) {
+    clock_.Tick();
     Asked asked{.id = id};
     asked.making = requests_.Continue(id, asked.request, asked.answer);
     return asked;
@@ -65,12 +70,13 @@ class RequestsFixture : public TablesFixture {
 
   ChunkTable chunks_{tables_};
   ChargeTable charges_{tables_};
-  RefusalBuilder refusals_{tables_};
+  RefusalBuilder refusals_{tables_, waiting_};
   TrimRequests trims_{tables_};
-  RoomTable rooms_{tables_};
-  Admission admission_{tables_, chunks_, charges_, trims_, refusals_};
-  QueueScheduler scheduler_{tables_, charges_, trims_, admission_, rooms_};
-  PendingRequests requests_{tables_, charges_, admission_, scheduler_};
+  Guarantees guarantees_{tables_, waiting_};
+  Admission admission_{tables_, waiting_, chunks_, charges_, trims_, guarantees_, refusals_};
+  QueueScheduler scheduler_{tables_, waiting_, charges_, trims_, admission_};
+  PendingRequests requests_{tables_, waiting_, charges_, admission_, scheduler_};
+  RequestClock clock_{tables_, waiting_, admission_, scheduler_};
 };
 
 }  // namespace lgpu

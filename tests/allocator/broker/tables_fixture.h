@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "allocator/broker/broker_tables.h"
+#include "allocator/broker/waiting_requests.h"
 #include "lgpu/bytes.h"
 #include "tests/allocator/broker/recording_log.h"
 
@@ -18,6 +19,7 @@ class TablesFixture : public ::testing::Test {
   TablesFixture() {
     EXPECT_TRUE(tables_.AddCards(options_).ok());
     card_ = tables_.cards.begin()->first;
+    waiting_.AddQueues();
     AddSession(kSession, 100);
   }
 
@@ -33,7 +35,10 @@ class TablesFixture : public ::testing::Test {
     return device;
   }
   Ledger::CardView View() const { return tables_.ledger.View(card_); }
-  void ExpectInStep() const { EXPECT_TRUE(tables_.CheckInvariants().ok()) << tables_.CheckInvariants(); }
+  void ExpectInStep() const {
+    EXPECT_EQ(tables_.CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(waiting_.CheckInvariants(), absl::OkStatus());
+  }
 
   static constexpr SessionId kSession{1};
   static constexpr LeaseKey kLease{1};
@@ -51,6 +56,7 @@ class TablesFixture : public ::testing::Test {
 
  protected:
   BrokerTables tables_{log_, options_};
+  WaitingRequests waiting_{tables_, options_.max_drain};
   CardId card_;
 };
 

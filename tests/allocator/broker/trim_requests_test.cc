@@ -5,6 +5,7 @@
 #include <chrono>
 #include <vector>
 
+#include "allocator/broker/session_trims.h"
 #include "lgpu/bytes.h"
 #include "tests/allocator/broker/requests_fixture.h"
 
@@ -74,7 +75,7 @@ TEST_F(TrimRequestsTest, ASessionThatIgnoresItsOrdersIsNamedOnceInTenSeconds) {
   ASSERT_TRUE(trims_.AskUnderLimit(waiter, 20_MiB));
   EXPECT_TRUE(trims_.TakeIgnored().empty());
   now_ += TrimTable::kOverdue;
-  const std::vector<Broker::IgnoredTrim> ignored = trims_.TakeIgnored();
+  const std::vector<SessionTrims::Ignored> ignored = trims_.TakeIgnored();
   ASSERT_EQ(ignored.size(), 1u);
   EXPECT_EQ(ignored[0].session, kSecond);
   EXPECT_EQ(ignored[0].asked, 20_MiB);

@@ -66,7 +66,6 @@ struct Request {
   Bytes bytes;
   std::size_t first_moment = 0;
   Time asked_at, deadline;
-  Time next_look = asked_at;
   std::optional<Time> over_at = {};
 };
 
@@ -102,16 +101,14 @@ class Scenario {
       for (const Program& program : programs_) {
         next = std::min(next, program.gone_at.value_or(program.dead ? end : program.next_step));
       }
-      for (const Request& request : requests_) {
-        if (!request.over_at) next = std::min(next, std::max(now_, request.next_look));
+      if (const std::optional<Time> tick = broker_->Tick()) {
+        ASSERT_GT(*tick, now_) << "it would spin";
+        next = std::min(next, *tick);
       }
       if (next >= end) break;
       now_ = std::max(next, now_ + std::chrono::microseconds(1));
-      for (std::size_t i = 0; i < requests_.size(); ++i) {
-        if (requests_[i].over_at || now_ < requests_[i].next_look) continue;
-        Look(i);
-        Settle();
-      }
+      broker_->Tick();
+      Settle();
       for (std::size_t i = 0; i < programs_.size(); ++i) {
         if (Step(i)) Settle();
       }
@@ -149,8 +146,7 @@ class Scenario {
                                            .lease = lease,
                                            .device_name = "/device:GPU:" + std::to_string(id),
                                            .lease_name = local_ ? "" : "lease-" + std::to_string(id),
-                                           .owner = user},
-                                          now_);
+                                           .owner = user});
     ASSERT_TRUE(added.ok()) << added.status();
     program.device = *added;
     program.session = SessionId{id};
@@ -252,12 +248,12 @@ class Scenario {
     Note();
     program.waits.reset();
     const bool guaranteed = program.granted + bytes <= program.guarantee;
-    Broker::GrowAnswer answer = broker_->Grow({.session = program.session,
-                                               .device = program.device,
-                                               .at_least = bytes,
-                                               .wanted = bytes,
-                                               .asked_at = now_,
-                                               .deadline = now_ + timeout});
+    Broker::Answer answer = broker_->Grow({.session = program.session,
+                                           .device = program.device,
+                                           .at_least = bytes,
+                                           .wanted = bytes,
+                                           .asked_at = now_,
+                                           .deadline = now_ + timeout});
     ASSERT_TRUE(!guaranteed || (answer.status.ok() && !answer.wait)) << "held back inside its guarantee";
     Request request{.program = i,
                     .id = {},
@@ -274,16 +270,16 @@ class Scenario {
     TakeAnswer(requests_.size() - 1, answer);
   }
 
-  void Look(std::size_t r) { TakeAnswer(r, broker_->Continue(requests_[r].id)); }
+  void Look(std::size_t r) {
+    if (const std::optional<Broker::Answer> answer = broker_->TakeAnswer(requests_[r].id)) {
+      TakeAnswer(r, *answer);
+    }
+  }
 
-  void TakeAnswer(std::size_t r, const Broker::GrowAnswer& answer) {
+  void TakeAnswer(std::size_t r, const Broker::Answer& answer) {
     Request& request = requests_[r];
     Program& program = programs_[request.program];
-    if (answer.wait) {
-      ASSERT_GT(answer.next_look, now_) << "it would spin";
-      request.next_look = answer.next_look;
-      return;
-    }
+    if (answer.wait) return;
     request.over_at = now_;
     program.waits.reset();
     if (answer.status.ok()) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "allocator/broker/card_observer.h"
 #include "lgpu/bytes.h"
 #include "tests/allocator/broker/requests_fixture.h"
 
@@ -52,7 +53,7 @@ TEST_F(UnreturnedMemoryTest, MemoryThatAProgramKeepsIsChargedToItUntilTheCardHas
   EXPECT_TRUE(unreturned_.TakeUnreturned().empty()) << "the driver may need a moment";
   now_ += std::chrono::seconds(3);
   EXPECT_TRUE(unreturned_.Back(card_, &kept).empty());
-  const std::vector<Broker::Unreturned> found = unreturned_.TakeUnreturned();
+  const std::vector<CardObserver::Unreturned> found = unreturned_.TakeUnreturned();
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].session, kSession);
   EXPECT_EQ(found[0].bytes, 64_MiB);
