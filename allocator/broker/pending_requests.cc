@@ -70,12 +70,12 @@ std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::Answer& an
       return Making{.sizes = ChunkSizesForPreallocation(card.device, mine.charged),
                     .backend_device = card.backend_device};
     }
-    // What is wanted beyond the need is to lie in chunks of its own: it may have to go again.
-    const Bytes needed = std::min(mine.spec.at_least, mine.charged);
-    Making making{.sizes = ChunkSizesForGrowth(card.device, needed), .backend_device = card.backend_device};
-    const std::vector<Bytes> more = ChunkSizesForGrowth(card.device, mine.charged - needed);
-    making.sizes.insert(making.sizes.end(), more.begin(), more.end());
-    return making;
+    const Ledger::LogicalView device = tables_.ledger.View(mine.spec.device);
+    return Making{.sizes = ChunkSizesForGrowth(card.device, {.needed = mine.spec.at_least,
+                                                             .granted = mine.charged,
+                                                             .held = device.held(),
+                                                             .limit = device.limit}),
+                  .backend_device = card.backend_device};
   }
   if (mine.charge && mine.phase == Waiter::Phase::kServed) {
     ++tables_.counters.charges;

@@ -14,6 +14,12 @@ constexpr std::uint64_t kReservedTimesLimit = 8;
 
 }  // namespace
 
+std::vector<Bytes> CutForGpu(const DeviceGrowth& growth) {
+  PhysicalDevice gpu;
+  gpu.granularity = 2_MiB;
+  return ChunkSizesForGrowth(gpu, growth);
+}
+
 BareRegionSource::BareRegionSource(const Options& options) : options_(options) {
   if (options_.reserved.is_zero()) {
     options_.reserved = std::min(RoundUp(options_.limit, 2_MiB) * kReservedTimesLimit,
@@ -24,6 +30,24 @@ BareRegionSource::BareRegionSource(const Options& options) : options_(options) {
 
 std::byte* BareRegionSource::base() const {
   return reinterpret_cast<std::byte*>(kBase);  // NOLINT: an address that is never touched
+}
+
+std::vector<Bytes> BareRegionSource::SizesOf(Bytes needed, Bytes granted) const {
+  if (options_.cut) {
+    return options_.cut({.needed = needed,
+                         .granted = granted,
+                         .held = options_.counters->held + granted,
+                         .limit = options_.limit});
+  }
+  std::vector<Bytes> sizes;
+  for (Bytes left = granted; !left.is_zero();) {
+    // The largest power of two that the chunk class and the bytes left allow.
+    Bytes bytes = options_.chunk;
+    while (bytes > left) bytes = bytes / 2;
+    left -= bytes;
+    sizes.push_back(bytes);
+  }
+  return sizes;
 }
 
 absl::StatusOr<std::vector<Chunk>> BareRegionSource::Grow(const GrowRequest& request) {
@@ -38,12 +62,10 @@ absl::StatusOr<std::vector<Chunk>> BareRegionSource::Grow(const GrowRequest& req
     return RefusalStatus(refusal);
   }
   std::vector<Chunk> chunks;
-  for (Bytes left = std::min(room, std::max(request.wanted, request.at_least)); !left.is_zero();) {
-    // The largest power of two that the chunk class and the bytes left allow.
-    Bytes bytes = options_.chunk;
-    while (bytes > left) bytes = bytes / 2;
-    left -= bytes;
+  for (const Bytes bytes :
+       SizesOf(request.at_least, std::min(room, std::max(request.wanted, request.at_least)))) {
     counters.held += bytes;
+    ++counters.chunks;
     chunks.push_back({ChunkId{next_id_++}, bytes});
     chunks_.emplace(chunks.back().id, bytes);
   }

@@ -46,6 +46,7 @@ std::vector<ContenderKind> MakeKinds() {
       Kind<CoreContender>("core", "lgpu: core, handles"),
       Kind<LockedFlatFit>("flat-locked", "two-level fit, lock and lookup"),
       Kind<PoolContender>("pool", "lgpu: Pool"),
+      Kind<GpuPoolContender>("pool-gpu", "lgpu: Pool, a GPU's chunks"),
       Kind<ExpandableCachingAllocator>("expandable", "caching, expandable segment"),
       Kind<SegmentCachingAllocator>("segments", "caching, segments"),
       Kind<BestFitCoalescing>("bfc", "best fit with coalescing"),

@@ -8,8 +8,8 @@ namespace lgpu::bench {
 
 PoolContender::PoolContender(const ContenderOptions& options, const PoolConfiguration& configuration)
     : counters_(std::make_shared<SourceCounters>()), blocks_(options.slots) {
-  auto source = std::make_unique<BareRegionSource>(
-      BareRegionSource::Options{.limit = options.limit, .chunk = configuration.chunk, .counters = counters_});
+  auto source = std::make_unique<BareRegionSource>(BareRegionSource::Options{
+      .limit = options.limit, .chunk = configuration.chunk, .cut = configuration.cut, .counters = counters_});
   pool_ = std::make_unique<Pool>(std::move(source), configuration.pool);
 }
 

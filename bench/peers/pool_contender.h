@@ -14,10 +14,11 @@ namespace lgpu::bench {
 struct PoolConfiguration {
   PoolOptions pool{};
   Bytes chunk = 2_MiB;  // the largest chunk class that its source grants
+  CutGrowth cut{};      // if set, decides the chunks in place of `chunk`
 };
 
 /// The allocator that ships, whole: a Pool over a BareRegionSource.
-class PoolContender final : public Contender {
+class PoolContender : public Contender {
  public:
   explicit PoolContender(const ContenderOptions& options) : PoolContender(options, {}) {}
   PoolContender(const ContenderOptions& options, const PoolConfiguration& configuration);
@@ -42,6 +43,12 @@ class PoolContender final : public Contender {
   std::unique_ptr<Pool> pool_;
   std::vector<Block> blocks_;  // by slot
   absl::Status first_refusal_;
+};
+
+/// The same over the chunks that a broker cuts for a GPU: fewer and larger ones.
+class GpuPoolContender final : public PoolContender {
+ public:
+  explicit GpuPoolContender(const ContenderOptions& options) : PoolContender(options, {.cut = CutForGpu}) {}
 };
 
 }  // namespace lgpu::bench

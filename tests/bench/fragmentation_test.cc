@@ -11,6 +11,7 @@
 #include "bench/peers/pool_contender.h"
 #include "bench/peers/space.h"
 #include "bench/workloads/catalog.h"
+#include "bench/workloads/random.h"
 
 namespace lgpu::bench {
 namespace {
@@ -66,6 +67,36 @@ TEST(PageMovesTest, ShardedTrainingSettlesWithSomeToSpare) {
   };
   EXPECT_LE(moves_at(0.05), 200);
   EXPECT_EQ(moves_at(0.08), 0);
+}
+
+// bench/growth_bench.cc has what the chunks cost, and the rule before it.
+TEST(GpuChunksTest, SixtyGibibytesOfModestBlocksTakeAThousandChunksAtMost) {
+  for (const Bytes limit : {60_GiB, 80_GiB, 141_GiB}) {
+    GpuPoolContender contender({.limit = limit, .slots = 1 << 16});
+    Random random(1);
+    Slot slot = 0;
+    for (Bytes live; live < 59_GiB; ++slot) {
+      const Bytes bytes = 1_MiB + Bytes(random.Below((19_MiB).count()));
+      ASSERT_TRUE(contender.Allocate(slot, bytes)) << contender.first_refusal();
+      live += bytes;
+    }
+    EXPECT_LE(contender.source().chunks, 1000u) << limit;
+    for (Slot i = 0; i < slot; ++i) contender.Free(i);
+    EXPECT_TRUE(contender.pool().Trim(limit).ok());
+    EXPECT_EQ(contender.held(), Bytes()) << "all of it goes back";
+  }
+}
+
+// The limits that do where a program of lgpud's grows on a GPU: its chunks are larger than pages.
+TEST(GpuChunksTest, TracesCompleteCloseToTheirPeaks) {
+  for (const Gate& gate : {Gate{"S1", 1.012}, Gate{"S2", 1.006}, Gate{"S3", 1.023}, Gate{"S4", 1.005},
+                           Gate{"S5", 1.003}, Gate{"S6", 1.003}, Gate{"S7", 1.010}, Gate{"S10", 1.0005}}) {
+    const Trace trace = *MakeWorkload(gate.workload);
+    GpuPoolContender contender(
+        {.limit = LimitWithSpare(Summarize(trace).peak_live, gate.of_peak - 1), .slots = trace.slots});
+    EXPECT_TRUE(ReplayForSpace(trace, contender, OnRefusal::kStop).completed)
+        << gate.workload << ": " << contender.first_refusal();
+  }
 }
 
 TEST(FirstRefusalTest, RisingChurnUsesNearlyAll) {
