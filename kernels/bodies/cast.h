@@ -99,6 +99,25 @@ struct ChunkOf {
 };
 #endif
 
+/// Loads `at(u)` for each u before any is used, as LoadTogether in numbers.h.
+template <typename Read, typename At>
+LGPU_CODE void LoadSeveral(Read (&loaded)[kInFlight], At at) {
+  for (int u = 0; u < kInFlight; ++u) loaded[u] = *at(u);
+#ifdef __CUDACC__
+#define LGPU_PAIR(of) "+r"(of.x), "+r"(of.y)
+#define LGPU_ALL(of) LGPU_PAIR(of), "+r"(of.z), "+r"(of.w)
+  if constexpr (sizeof(Read) == 4) {
+    asm volatile("" : "+r"(loaded[0]), "+r"(loaded[1]), "+r"(loaded[2]), "+r"(loaded[3]));
+  } else if constexpr (sizeof(Read) == 8) {
+    asm volatile("" : LGPU_PAIR(loaded[0]), LGPU_PAIR(loaded[1]), LGPU_PAIR(loaded[2]), LGPU_PAIR(loaded[3]));
+  } else {
+    asm volatile("" : LGPU_ALL(loaded[0]), LGPU_ALL(loaded[1]), LGPU_ALL(loaded[2]), LGPU_ALL(loaded[3]));
+  }
+#undef LGPU_ALL
+#undef LGPU_PAIR
+#endif
+}
+
 template <typename From, typename To>
 LGPU_CODE void Cast(const CastParameters& p, Thread t) {
   constexpr int kCount = CastPack<From, To>::kCount;
@@ -114,13 +133,23 @@ LGPU_CODE void Cast(const CastParameters& p, Thread t) {
   To* const output = static_cast<To*>(p.output);
   const void* const aligned_input = input + p.packing.head;
   void* const aligned_output = output + p.packing.head;
-  for (std::uint64_t i = t.first; i < p.packing.packs; i += t.stride) {
-    // Loaded first: nvcc makes single bytes of a load that is converted in place.
-    const Read loaded = static_cast<const Read*>(aligned_input)[i];
+  const Read* const packs = static_cast<const Read*>(aligned_input);
+  // Loaded first: nvcc makes single bytes of a load that is converted in place.
+  const auto convert = [aligned_output](std::uint64_t pack, const Read& loaded) {
     const auto elements = BitCast<Elements>(loaded);
     Converted converted;
     for (int j = 0; j < kCount; ++j) converted.values[j] = Convert<To>(elements.values[j]);
-    static_cast<Written*>(aligned_output)[i] = BitCast<Written>(converted);
+    static_cast<Written*>(aligned_output)[pack] = BitCast<Written>(converted);
+  };
+  std::uint64_t pack = t.first;
+  for (; pack + (kInFlight - 1) * t.stride < p.packing.packs; pack += kInFlight * t.stride) {
+    Read loaded[kInFlight];
+    LoadSeveral(loaded, [&](int u) { return packs + pack + u * t.stride; });
+    for (int u = 0; u < kInFlight; ++u) convert(pack + u * t.stride, loaded[u]);
+  }
+  for (; pack < p.packing.packs; pack += t.stride) {
+    const Read loaded = packs[pack];
+    convert(pack, loaded);
   }
   for (std::uint64_t i = t.first; i < p.packing.head; i += t.stride) output[i] = Convert<To>(input[i]);
   for (std::uint64_t i = p.packing.head + p.packing.packs * kCount + t.first; i < p.packing.elements;

@@ -2,7 +2,7 @@
 #include "kernels/cuda/launch.cuh"
 
 #define LGPU_CAST(name, type)                                                                        \
-  extern "C" LGPU_KERNEL lgpu_cast_##name(const __grid_constant__ lgpu::code::CastParameters p) { \
+  extern "C" LGPU_KERNEL_FOR(3) lgpu_cast_##name(const __grid_constant__ lgpu::code::CastParameters p) { \
     lgpu::code::CastFrom<type>(p, LGPU_THREAD);                                                      \
   }
 LGPU_FOR_FLOATS(LGPU_CAST)

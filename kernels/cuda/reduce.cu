@@ -38,22 +38,25 @@ __device__ void Reduce(const lgpu::code::ReduceParameters& p) {
   }
 }
 
-// Here the threads of a row are those with the same number modulo the rows of the block.
+// Neighbouring threads share a row. In `shared` those of a row are the ones with the same number modulo the rows.
 template <typename T>
 __device__ void Softmax(const lgpu::code::SoftmaxParameters& p) {
   __shared__ double shared[kBlockThreads];
   const int rows = kBlockThreads / p.lanes;
-  const int lane = threadIdx.x / rows;
-  const int slot = threadIdx.x % rows;
+  const int lane = threadIdx.x % p.lanes;
+  const int slot = threadIdx.x / p.lanes;
+  const int cell = lane * rows + slot;
   for (std::uint64_t first = std::uint64_t{blockIdx.x} * rows; first < p.rows;
        first += std::uint64_t{gridDim.x} * rows) {
     const std::uint64_t row = first + slot;
     const bool there = row < p.rows;
-    shared[threadIdx.x] = there ? lgpu::code::PartialMax<T>(p, row, lane, p.lanes) : 0;
+    lgpu::code::SoftmaxPart<T> part;
+    if (there) part = lgpu::code::PartOfRow<T>(p, row, lane, p.lanes);
+    shared[cell] = part.most;
     CombineRows(shared, rows, [](double a, double b) { return lgpu::code::Larger(a, b); });
     const double most = shared[slot];
     __syncthreads();
-    shared[threadIdx.x] = there ? lgpu::code::PartialExponentials<T>(p, row, most, lane, p.lanes) : 0;
+    shared[cell] = part.SumFor(most);
     CombineRows(shared, rows, [](double a, double b) { return a + b; });
     const double sum = shared[slot];
     if (there) lgpu::code::WriteSoftmax<T>(p, row, most, sum, lane, p.lanes);
@@ -81,7 +84,7 @@ LGPU_REDUCE_PARTIALS(float, float)
 LGPU_REDUCE_PARTIALS(int32, std::uint32_t)
 
 #define LGPU_SOFTMAX(name, type)                                                                            \
-  extern "C" LGPU_KERNEL lgpu_softmax_##name(const __grid_constant__ lgpu::code::SoftmaxParameters p) { \
+  extern "C" LGPU_KERNEL_FOR(2) lgpu_softmax_##name(const __grid_constant__ lgpu::code::SoftmaxParameters p) { \
     Softmax<type>(p);                                                                                       \
   }
 LGPU_FOR_FLOATS(LGPU_SOFTMAX)

@@ -55,7 +55,9 @@ absl::Status RunCast(std::span<const TensorView> inputs, std::span<const TensorV
   if (head < count && head == HeadOf(outputs[0].data, to_bytes, count) && head <= elements) {
     p.packing = {elements, head, (elements - head) / count};
   }
-  const std::uint64_t threads = std::max(p.packing.packs, elements - p.packing.packs * count);
+  // Each thread has several packs on their way.
+  const std::uint64_t threads =
+      std::max((p.packing.packs + code::kInFlight - 1) / code::kInFlight, elements - p.packing.packs * count);
   return launcher.Launch(
       CommonLaunch(cpu::CastFunction(from, to), CastKernel(from), p, (threads + 255) / 256));
 }

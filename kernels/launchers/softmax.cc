@@ -18,8 +18,8 @@ template <typename T>
 void Softmax(const void* parameters) {
   const auto& p = *static_cast<const SoftmaxParameters*>(parameters);
   for (std::uint64_t row = 0; row < p.rows; ++row) {
-    const double most = code::PartialMax<T>(p, row, 0, 1);
-    code::WriteSoftmax<T>(p, row, most, code::PartialExponentials<T>(p, row, most, 0, 1), 0, 1);
+    const code::SoftmaxPart<T> part = code::PartOfRow<T>(p, row, 0, 1);
+    code::WriteSoftmax<T>(p, row, static_cast<double>(part.most), part.sum, 0, 1);
   }
 }
 
@@ -36,6 +36,15 @@ void (*SoftmaxFor(DType dtype))(const void*) {
   }
 }
 
+// Threads for a row: a pack for each up to a warp, then as many packs for each as are loaded together.
+std::uint64_t LanesFor(std::uint64_t classes, std::size_t element_bytes) {
+  constexpr std::uint64_t kWarp = 32;
+  constexpr std::uint64_t kMost = code::kBlockThreads;
+  const std::uint64_t packs = (classes * element_bytes + 15) / 16;
+  const std::uint64_t each = (packs + code::kInFlight - 1) / code::kInFlight;
+  return std::bit_ceil(std::clamp<std::uint64_t>(std::max(std::min(packs, kWarp), each), 1, kMost));
+}
+
 }  // namespace
 
 absl::Status RunSoftmaxCrossEntropy(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
@@ -50,11 +59,10 @@ absl::Status RunSoftmaxCrossEntropy(std::span<const TensorView> inputs, std::spa
   p.rows = static_cast<std::uint64_t>(shape[0]);
   p.classes = static_cast<std::uint64_t>(shape[1]);
   p.wide_labels = inputs[1].spec.dtype == DType::kInt64 ? 1 : 0;
-  constexpr std::uint64_t kThreads = code::kBlockThreads;
-  const std::uint64_t lanes = std::bit_ceil(std::clamp<std::uint64_t>(p.classes, 1, kThreads));
-  p.lanes = static_cast<std::int32_t>(lanes);
-  const std::uint64_t rows = kThreads / lanes;
   const DType dtype = inputs[0].spec.dtype;
+  const std::uint64_t lanes = LanesFor(p.classes, ElementBytes(dtype));
+  p.lanes = static_cast<std::int32_t>(lanes);
+  const std::uint64_t rows = code::kBlockThreads / lanes;
   return launcher.Launch(
       CommonLaunch(SoftmaxFor(dtype), SoftmaxKernel(dtype), p, (p.rows + rows - 1) / rows));
 }

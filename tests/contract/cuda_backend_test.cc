@@ -16,7 +16,9 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <thread>
+#include <vector>
 
 #include "allocator/device/cuda/cuda_memory.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -265,6 +267,48 @@ TEST(CudaBackendTest, SmallUploadsAreTakenBeforeTheCallReturns) {
     EXPECT_EQ(data, std::vector<char>(data.size(), 1)) << reads_pageable;
   }
   if (machine != nullptr) machine->state().reads_pageable = false;
+}
+
+// Whether or not a device reads pageable memory by itself.
+TEST(CudaBackendTest, SmallUploadsDoNotWaitForKernels) {
+  fake_cuda::StateFile* const machine = fake_cuda::StateFile::OfThisProcess();
+  if (machine == nullptr) GTEST_SKIP() << "kernels of a real GPU cannot be held";
+  for (const bool reads_pageable : {false, true}) {
+    machine->state().reads_pageable = reads_pageable;
+    const auto backend = Open();
+    const Bytes unit = backend->devices()[0].granularity;
+    const auto base = backend->Reserve(0, unit);
+    const auto memory = backend->Create(0, unit);
+    const auto stream = backend->CreateStream(0, 0);
+    ASSERT_TRUE(base.ok() && memory.ok() && stream.ok());
+    ASSERT_TRUE(backend->Map(*base, *memory).ok() && backend->SetAccess(*base, unit).ok());
+    machine->state().hold_kernels = true;
+    FillParameters parameters{reinterpret_cast<std::uint8_t*>(*base), 4096, 7};
+    KernelLaunch launch;
+    launch.device_kernel = &kFillKernel;
+    launch.arguments = &parameters;
+    launch.argument_bytes = sizeof(parameters);
+    ASSERT_TRUE(backend->Launch(*stream, launch).ok());
+    std::promise<void> uploaded;
+    constexpr char kUploads = 20;
+    std::thread uploads([&] {
+      for (char value = 1; value <= kUploads; ++value) {
+        std::vector<char> data(4096, value);
+        EXPECT_TRUE(backend->CopyToDevice(*stream, *base + 4096 * value, data.data(), 4_KiB).ok());
+      }
+      uploaded.set_value();
+    });
+    EXPECT_EQ(uploaded.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready)
+        << "an upload waits for a kernel; reads_pageable: " << reads_pageable;
+    machine->state().hold_kernels = false;
+    uploads.join();
+    for (char value = 1; value <= kUploads; ++value) {
+      std::vector<char> data(4096);
+      EXPECT_TRUE(backend->CopyToHost(*stream, data.data(), *base + 4096 * value, 4_KiB).ok());
+      EXPECT_EQ(data, std::vector<char>(data.size(), value));
+    }
+  }
+  machine->state().reads_pageable = false;
 }
 
 /// The driver's handle of a stream.

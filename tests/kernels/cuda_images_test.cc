@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <regex>
@@ -158,7 +160,7 @@ std::map<std::string, int> Count(const std::string& code, const std::string& pat
 bool MovesBytes(const DeviceKernel& kernel) { return &kernel == &kFillKernel || &kernel == &kCopyKernel; }
 bool MovesOneElementEach(const DeviceKernel& kernel) {
   const std::string_view name = kernel.name;
-  return name.rfind("lgpu_transpose_", 0) == 0 || name.rfind("lgpu_softmax_", 0) == 0;
+  return name.rfind("lgpu_transpose_", 0) == 0;
 }
 
 // Single bytes only where bytes are moved, and 16 bytes at a time in every kernel that has packs.
@@ -193,8 +195,8 @@ std::map<std::string, std::string> Disassemble(const MachineCode& code) {
   return kernels;
 }
 
-/// One letter per instruction that matters: B and b load or store a single byte, L loads 16 bytes, S stores,
-/// A adds floating numbers, M uses local memory.
+/// One letter per instruction that matters: B and b load or store a single byte; L, D and W load 16 bytes, 8
+/// and fewer; S stores 16 bytes and s fewer; M uses local memory.
 std::string Summary(const std::string& text) {
   std::string summary;
   std::istringstream lines(text);
@@ -202,30 +204,73 @@ std::string Summary(const std::string& text) {
     const auto has = [&line](std::string_view word) { return line.find(word) != line.npos; };
     const bool loads = has(" LDG");
     const bool stores = has(" STG");
-    if ((loads || stores) && (has(".U8") || has(".S8"))) summary += loads ? 'B' : 'b';
-    if (loads && has(".128")) summary += 'L';
-    if (stores) summary += 'S';
-    if (has(" FADD") || has(" DADD")) summary += 'A';
-    if (has(" LDL") || has(" STL")) summary += 'M';
+    if ((loads || stores) && (has(".U8") || has(".S8"))) {
+      summary += loads ? 'B' : 'b';
+    } else if (loads) {
+      // " LDG.E.64.CONSTANT desc[UR4][R2.64]": the address has a .64 as well.
+      const std::string name =
+          line.substr(line.find(" LDG"), line.find_first_of(" ;", line.find(" LDG") + 1) - line.find(" LDG"));
+      summary += name.find(".128") != name.npos ? 'L' : name.find(".64") != name.npos ? 'D' : 'W';
+    } else if (stores) {
+      summary += has(".128") ? 'S' : 's';
+    } else if (has(" LDL") || has(" STL")) {
+      summary += 'M';
+    }
   }
   return summary;
 }
 
+/// The registers of a thread: one more than the highest that the code names.
+int Registers(const std::string& text) {
+  int highest = -1;
+  for (std::size_t at = text.find('R'); at != text.npos; at = text.find('R', at + 1)) {
+    const bool begins = at > 0 && std::string_view(" [-|!~(").find(text[at - 1]) != std::string_view::npos;
+    if (!begins || at + 1 >= text.size() || text[at + 1] < '0' || text[at + 1] > '9') continue;
+    highest = std::max(highest, std::stoi(text.substr(at + 1, 3)));
+  }
+  return highest + 1;
+}
+
+/// How often `letters` stand in `summary`.
+int Times(const std::string& summary, std::string_view letters) {
+  int times = 0;
+  for (std::size_t at = summary.find(letters); at != summary.npos;
+       at = summary.find(letters, at + letters.size())) {
+    ++times;
+  }
+  return times;
+}
+
+// What each kernel was built for. Loads that stand together are on their way together.
 void ExpectWide(const MachineCode& code, const std::string& kernel, const std::string& text) {
   const std::string summary = Summary(text);
   const auto has = [&summary](std::string_view letters) { return summary.find(letters) != summary.npos; };
+  const auto is = [&kernel](std::string_view begin) { return kernel.rfind(begin, 0) == 0; };
   SCOPED_TRACE(kernel + " of architecture " + std::to_string(code.architecture) + ": " + summary);
   EXPECT_FALSE(has("M")) << "local memory";
   const bool moves_bytes = kernel == "lgpu_fill" || kernel == "lgpu_copy";
   EXPECT_TRUE(moves_bytes || (!has("B") && !has("b"))) << "single bytes";
-  // Loads of a thread are on their way together.
-  const bool adds_floats = kernel.rfind("lgpu_add_n_", 0) == 0 && kernel.find("_int") == kernel.npos;
-  EXPECT_TRUE(has("LLLL") || !(adds_floats || kernel == "lgpu_copy")) << "one load at a time";
+  const bool whole_numbers = kernel.find("_int") != kernel.npos;
+  if ((is("lgpu_add_n_") && !whole_numbers) || kernel == "lgpu_copy") EXPECT_TRUE(has("LLLL"));
+  if (is("lgpu_reduce_")) EXPECT_TRUE(has("LLLL"));
+  if (is("lgpu_softmax_")) {
+    EXPECT_EQ(Times(summary, "LLLL"), 2) << "one pass over a row for its sum, one for its gradient";
+    EXPECT_TRUE(has("SSSS")) << "gradients stored whole";
+  }
+  if (is("lgpu_cast_")) {
+    // To each of six types: 16 bytes of the wider type at a time, so a narrower one is loaded by 8 or by 4.
+    EXPECT_GE(Times(summary, "LLLL") + Times(summary, "DDDD") + Times(summary, "WWWW"), 6);
+    const bool narrowest = kernel == "lgpu_cast_half" || kernel == "lgpu_cast_bfloat16";
+    EXPECT_GE(Times(summary, "DDDD"), narrowest || kernel == "lgpu_cast_float" ? 2 : 0);
+  }
+  // More would leave a multiprocessor with too few threads to hide what memory costs.
+  const int most = is("lgpu_softmax_") ? 128 : is("lgpu_cast_") ? 80 : 64;
+  EXPECT_LE(Registers(text), most);
 }
 
 TEST(CudaImagesTest, MachineCodeReadsAndWritesWide) {
-  if (std::string_view(LGPU_NVDISASM).empty()) {
-    GTEST_SKIP() << "this machine has no nvdisasm (PyPI's nvidia-cuda-nvdisasm has one)";
+  if (!std::filesystem::exists(LGPU_NVDISASM)) {
+    GTEST_SKIP() << "there is no nvdisasm at " << LGPU_NVDISASM << "; scripts/nvdisasm fetches it";
   }
   std::set<const DeviceImage*> images;
   std::size_t kernels = 0;

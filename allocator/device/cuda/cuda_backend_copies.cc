@@ -92,10 +92,21 @@ absl::Status CudaBackend::CopyToDevice(StreamHandle stream, std::byte* to, const
   if (!page_locked && bytes > kInCommand) {
     return AllOrNothing(*found, CopyToDeviceStaged(*found, to, from, bytes));
   }
-  LGPU_RETURN_IF_ERROR(QueueToDevice(*found, to, from, bytes));
   // The device may read the memory after the call, and the program may change it then.
-  const bool reads_later = page_locked || state(found->device()).reads_pageable;
-  return reads_later ? found->Drain() : absl::OkStatus();
+  if (!page_locked && state(found->device()).reads_pageable) {
+    return AllOrNothing(*found, CarryPiece(*found, *small_staging_, to, from, bytes));
+  }
+  LGPU_RETURN_IF_ERROR(QueueToDevice(*found, to, from, bytes));
+  return page_locked ? found->Drain() : absl::OkStatus();
+}
+
+absl::Status CudaBackend::CarryPiece(CudaStream& stream, CudaStaging& staging, std::byte* to,
+                                     const void* from, Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const CudaStaging::Lent buffer, staging.Take());
+  LGPU_RETURN_IF_ERROR(AwaitUse(*buffer));
+  std::memcpy(buffer->data, from, bytes.count());
+  LGPU_RETURN_IF_ERROR(QueueToDevice(stream, to, buffer->data, bytes));
+  return MarkUse(stream, *buffer);
 }
 
 // Copies the pieces that `next` counts out. They may be queued in any order.
@@ -104,12 +115,7 @@ absl::Status CudaBackend::CarryToDevice(CudaStream& stream, std::byte* to, const
   while (true) {
     const std::uint64_t at = next.fetch_add(CudaStaging::kPiece.count(), std::memory_order_relaxed);
     if (at >= bytes.count()) return absl::OkStatus();
-    const Bytes piece = PieceAt(at, bytes);
-    LGPU_ASSIGN_OR_RETURN(const CudaStaging::Lent buffer, staging_->Take());
-    LGPU_RETURN_IF_ERROR(AwaitUse(*buffer));
-    std::memcpy(buffer->data, from + at, piece.count());
-    LGPU_RETURN_IF_ERROR(QueueToDevice(stream, to + at, buffer->data, piece));
-    LGPU_RETURN_IF_ERROR(MarkUse(stream, *buffer));
+    LGPU_RETURN_IF_ERROR(CarryPiece(stream, *staging_, to + at, from + at, PieceAt(at, bytes)));
   }
 }
 

@@ -145,6 +145,9 @@ class CudaBackend final : public DeviceBackend {
   // Other copies. A scope of the stream's context is open.
   absl::Status QueueToDevice(CudaStream& stream, std::byte* to, const void* from, Bytes bytes);
   absl::Status QueueToHost(CudaStream& stream, void* to, const std::byte* from, Bytes bytes);
+  /// By way of a piece of `staging`, in which `bytes` has room.
+  absl::Status CarryPiece(CudaStream& stream, CudaStaging& staging, std::byte* to, const void* from,
+                          Bytes bytes);
   absl::Status CarryToDevice(CudaStream& stream, std::byte* to, const std::byte* from, Bytes bytes,
                              std::atomic<std::uint64_t>& next);
   absl::Status CopyToDeviceStaged(CudaStream& stream, std::byte* to, const void* from, Bytes bytes);
@@ -174,6 +177,9 @@ class CudaBackend final : public DeviceBackend {
   std::vector<std::unique_ptr<DeviceState>> states_;
   MappedRanges ranges_;
   std::unique_ptr<CudaStaging> staging_ = std::make_unique<CudaStaging>(driver_);
+  /// For small uploads to devices that read pageable memory: some may wait behind kernels at a time.
+  std::unique_ptr<CudaStaging> small_staging_ =
+      std::make_unique<CudaStaging>(driver_, Bytes(std::uint64_t{64} << 10), 32);
   MemoryTable<CudaChunk> memory_;
   HandleTable<StreamHandle, std::shared_ptr<CudaStream>, kMaxStreams> streams_{kStreamWords};
 };

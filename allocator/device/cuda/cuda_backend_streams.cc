@@ -82,6 +82,7 @@ void CudaBackend::GiveStagingBack() {
     if (context == nullptr) continue;
     const CudaContextScope scope(driver_, context);
     staging_.reset();
+    small_staging_.reset();
   }
 }
 
@@ -89,6 +90,7 @@ void CudaBackend::GiveStagingBack() {
 void CudaBackend::ForgetEverything() {
   ranges_.Forget();
   [[maybe_unused]] const CudaStaging* const staging = staging_.release();
+  [[maybe_unused]] const CudaStaging* const small_staging = small_staging_.release();
   memory_.Forget();
   streams_.Forget();
   for (std::unique_ptr<DeviceState>& gpu : states_) {

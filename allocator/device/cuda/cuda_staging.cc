@@ -37,13 +37,13 @@ absl::StatusOr<CudaStaging::Lent> CudaStaging::Take(WhenNone when_none) {
   bool may_make = false;
   {
     MutexLock lock(mutex_);
-    while (looking_ || (idle_.empty() && made_ == kMost)) {
+    while (looking_ || (idle_.empty() && made_ == most_)) {
       if (!looking_ && when_none == WhenNone::kGiveUp) return Lent();
       given_back_.Wait(mutex_);
     }
     looking_ = true;
     idle.swap(idle_);
-    may_make = made_ < kMost;
+    may_make = made_ < most_;
     made_ += may_make ? 1 : 0;
   }
   std::unique_ptr<Buffer> taken = TakeDone(idle);
@@ -83,13 +83,13 @@ std::unique_ptr<CudaStaging::Buffer> CudaStaging::TakeDone(std::deque<std::uniqu
 absl::StatusOr<std::unique_ptr<CudaStaging::Buffer>> CudaStaging::Make() {
   auto buffer = std::make_unique<Buffer>();
   void* data = nullptr;
-  if (driver_.MemHostAlloc(&data, kPiece.count(), CU_MEMHOSTALLOC_PORTABLE) == CUDA_SUCCESS) {
+  if (driver_.MemHostAlloc(&data, piece_.count(), CU_MEMHOSTALLOC_PORTABLE) == CUDA_SUCCESS) {
     buffer->page_locked = true;
   } else {
-    data = ::operator new(kPiece.count(), kPage, std::nothrow);
+    data = ::operator new(piece_.count(), kPage, std::nothrow);
   }
   if (data == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("the machine has no ", FormatBytes(kPiece),
+    return absl::ResourceExhaustedError(absl::StrCat("the machine has no ", FormatBytes(piece_),
                                                      " of memory for a copy between devices and the host"));
   }
   buffer->data = static_cast<std::byte*>(data);

@@ -34,7 +34,8 @@ class CudaStaging {
   /// Goes back with its owner, which leaves in `last` the event that the next owner has to wait for.
   using Lent = std::unique_ptr<Buffer, std::function<void(Buffer*)>>;
 
-  explicit CudaStaging(const CudaDriver& driver) : driver_(driver) {}
+  explicit CudaStaging(const CudaDriver& driver, Bytes piece = kPiece, int most = kMost)
+      : driver_(driver), piece_(piece), most_(most) {}
   ~CudaStaging();
   CudaStaging(const CudaStaging&) = delete;
   CudaStaging& operator=(const CudaStaging&) = delete;
@@ -53,6 +54,8 @@ class CudaStaging {
   Lent Lend(std::unique_ptr<Buffer> buffer);
 
   const CudaDriver& driver_;
+  const Bytes piece_;
+  const int most_;
   Mutex mutex_;
   CondVar given_back_;
   std::deque<std::unique_ptr<Buffer>> idle_ ABSL_GUARDED_BY(mutex_);  // by the time they came back
