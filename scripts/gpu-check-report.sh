@@ -102,7 +102,7 @@ markdown_report() {
     training jax cupy numba triton two killed restart module adaptor-torch adaptor-torch-pool adaptor-cupy adaptor-rmm adaptor-numba \
     cuda-gdb nsys compute-sanitizer
   # shellcheck disable=SC2016  # Markdown
-  printf '\n## Experiments\n\nThe questions are in ../cuda.md.\n\n```json\n%s\n```\n\n' "$(cat "$logs"/{probe,suspend}.json 2>/dev/null)"
+  printf '\n## Experiments\n\nThe questions are in ../cuda-reference.md.\n\n```json\n%s\n```\n\n' "$(cat "$logs"/{probe,suspend}.json 2>/dev/null)"
   if [[ $1 == false ]]; then printf 'The run has not ended%s: ' "${running:+; $running was running}"; fi
   printf '%s\n' "$(counts)"
 }

@@ -118,6 +118,17 @@ def no_time(bundle):
     assert verdicts["contract"] == "not run: no time", verdicts
 
 
+def a_daemon_that_hangs(bundle):
+    """In its start and at its end, as in a driver; so does the command that asks it."""
+    for program, script in (("lgpud", "trap '' TERM\nwhile :; do sleep 1; done"), ("lgpu", "exec sleep 1000")):
+        path = bundle.folder / "bin" / program
+        path.unlink()
+        path.write_text(f"#!/bin/bash\n[[ ${{1:-}} != --version ]] || exit 0\n{script}\n")
+        path.chmod(0o755)
+    code, verdicts, last = bundle.run("--seconds", "5", "--only", "doctor,verify")
+    assert code == 1 and last == "0 passed, 0 failed, 0 skipped, 2 not run", (code, last, verdicts)
+
+
 def chosen_steps(bundle):
     code, verdicts, last = bundle.run("--only", "ver*,doctor", "--skip", "verify-driver")
     assert code == 0 and last == "2 passed, 0 failed, 0 skipped", (code, last)
@@ -205,7 +216,7 @@ def the_module(bundle):
         assert code == 0 and verdicts["module"].endswith("is older than 3.12"), verdicts
 
 
-CASES = {"steps": [order, verdicts_of_logs, chosen_steps, no_time, killed_in_the_first_step, killed_in_a_later_step, figures_that_are_missing],
+CASES = {"steps": [order, verdicts_of_logs, chosen_steps, no_time, a_daemon_that_hangs, killed_in_the_first_step, killed_in_a_later_step, figures_that_are_missing],
          "python": [packages_that_are_missing, the_module, a_package_that_does_not_import, programs_that_know_nothing]}
 
 

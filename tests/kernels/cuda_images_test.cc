@@ -1,4 +1,4 @@
-// The built code of the GPU kernels: the drivers and GPUs that docs/cuda.md promises can load it, its
+// The built code of the GPU kernels: the drivers and GPUs that docs/cuda-reference.md promises can load it, its
 // parameters have the host's layout, and it reads and writes memory wide. No GPU needed.
 
 #include <elf.h>
@@ -96,7 +96,7 @@ std::vector<MachineCode> MachineCodeOf(const DeviceImage& image) {
   return found;
 }
 
-/// Rows of the table of architectures in docs/cuda.md that promise machine code: 75 for "7.5".
+/// Rows of the table of architectures in docs/cuda-reference.md that promise machine code: 75 for "7.5".
 std::set<int> PromisedArchitectures() {
   std::ifstream file(LGPU_CUDA_DOCUMENT);
   std::set<int> promised;
