@@ -1,5 +1,5 @@
-// The built code of the GPU kernels: the drivers and GPUs that docs/cuda-reference.md promises can load it, its
-// parameters have the host's layout, and it reads and writes memory wide. No GPU needed.
+// The built code of the GPU kernels: the drivers and GPUs that docs/cuda-reference.md promises can load it,
+// its parameters have the host's layout, and it reads and writes memory wide. No GPU needed.
 
 #include <elf.h>
 #include <gmock/gmock.h>
@@ -251,8 +251,9 @@ void ExpectWide(const MachineCode& code, const std::string& kernel, const std::s
   const bool moves_bytes = kernel == "lgpu_fill" || kernel == "lgpu_copy";
   EXPECT_TRUE(moves_bytes || (!has("B") && !has("b"))) << "single bytes";
   const bool whole_numbers = kernel.find("_int") != kernel.npos;
-  if ((is("lgpu_add_n_") && !whole_numbers) || kernel == "lgpu_copy") EXPECT_TRUE(has("LLLL"));
-  if (is("lgpu_reduce_")) EXPECT_TRUE(has("LLLL"));
+  const bool loads_together =
+      (is("lgpu_add_n_") && !whole_numbers) || is("lgpu_reduce_") || kernel == "lgpu_copy";
+  EXPECT_TRUE(has("LLLL") || !loads_together) << "one load at a time";
   if (is("lgpu_softmax_")) {
     EXPECT_EQ(Times(summary, "LLLL"), 2) << "one pass over a row for its sum, one for its gradient";
     EXPECT_TRUE(has("SSSS")) << "gradients stored whole";
