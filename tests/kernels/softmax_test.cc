@@ -84,12 +84,73 @@ TYPED_TEST(SoftmaxTest, MatchesAnExactReference) {
       CheckAgainstReference<TypeParam, std::int32_t>(rows, classes, 40, random);
     }
   }
+  // So long that a thread of a GPU has several loads on their way.
+  CheckAgainstReference<TypeParam, std::int32_t>(3, 2000, 8, random);
+  CheckAgainstReference<TypeParam, std::int32_t>(2, 9001, 8, random);
 }
 
-// On GPUs: a block has 4 rows at a time, and a launch 4,096 blocks.
+// On GPUs: a block has 64 rows of so few classes at a time, and a launch 4,096 blocks. Rows that are 16 apart
+// lie alike, so equal ones have the same bits.
 TYPED_TEST(SoftmaxTest, RowsBeyondTheBlocksOfALaunch) {
+  constexpr std::int64_t kRows = 64 * 4096 + 5, kPeriod = 16;
+  constexpr std::int64_t kClasses = 2 * 16 / static_cast<std::int64_t>(sizeof(TypeParam)) + 1;
   Random random;
-  CheckAgainstReference<TypeParam, std::int32_t>(4 * 4096 + 5, 40, 8, random);
+  Array<TypeParam> logits(Shape{kRows, kClasses});
+  for (std::size_t i = 0; i < logits.values.size(); ++i) {
+    constexpr auto kRepeat = static_cast<std::size_t>(kPeriod * kClasses);
+    logits.values[i] =
+        i < kRepeat ? FromDouble<TypeParam>(random.Uniform(-4, 4)) : logits.values[i - kRepeat];
+  }
+  Array<std::int32_t> labels(Shape{kRows});
+  for (std::size_t r = 0; r < labels.values.size(); ++r) labels.values[r] = static_cast<std::int32_t>(r % 2);
+  const Result<TypeParam> result = CrossEntropy(logits, labels);
+  ASSERT_EQ(result.loss.size(), static_cast<std::size_t>(kRows));
+  const auto repeats = [](const std::vector<TypeParam>& values, std::size_t each) {
+    return std::memcmp(values.data(), values.data() + each * kPeriod,
+                       (values.size() - each * kPeriod) * sizeof(TypeParam)) == 0;
+  };
+  EXPECT_TRUE(repeats(result.loss, 1));
+  EXPECT_TRUE(repeats(result.backprop, kClasses));
+  EXPECT_GT(ToDouble(result.loss[0]), 0);
+}
+
+// The largest logit so far rises with each.
+TYPED_TEST(SoftmaxTest, RisingLogitsLoseNothing) {
+  constexpr std::int64_t kClasses = 1000;
+  Array<TypeParam> logits(Shape{1, kClasses});
+  long double sum = 0;
+  for (std::size_t c = 0; c < logits.values.size(); ++c) {
+    logits.values[c] = FromDouble<TypeParam>(static_cast<double>(c) / 1024);
+    sum += std::exp(static_cast<long double>(ToDouble(logits.values[c])));
+  }
+  const auto result = CrossEntropy(logits, Array<std::int32_t>(Shape{1}, {0}));
+  const long double loss = std::log(sum);
+  const long double unit = std::is_same_v<TypeParam, double> ? 0x1p-53L : 0x1p-24L;
+  EXPECT_NEAR(ToDouble(result.loss[0]), static_cast<double>(loss),
+              static_cast<double>(16 * unit * (2 + loss) + testing::UnitRoundoff<TypeParam>() * loss));
+}
+
+TYPED_TEST(SoftmaxTest, MinusInfinityHasNoShare) {
+  const auto of = [](double value) { return FromDouble<TypeParam>(value); };
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  constexpr std::int64_t kClasses = 300;
+  Array<TypeParam> logits(Shape{2, kClasses}, std::vector<TypeParam>(2 * kClasses, of(kNone)));
+  logits.values[150] = logits.values[299] = of(5);
+  const auto result = CrossEntropy(logits, Array<std::int32_t>(Shape{2}, {150, 0}));
+  EXPECT_NEAR(ToDouble(result.loss[0]), std::log(2.0), 0.01);
+  EXPECT_EQ(ToDouble(result.backprop[0]), 0);
+  EXPECT_EQ(ToDouble(result.backprop[150]), -0.5);
+  EXPECT_EQ(ToDouble(result.backprop[299]), 0.5);
+  EXPECT_TRUE(std::isnan(ToDouble(result.loss[1]))) << "a row of nothing else";
+  EXPECT_TRUE(std::isnan(ToDouble(result.backprop[kClasses])));
+}
+
+TYPED_TEST(SoftmaxTest, InfinityMakesItsRowNan) {
+  const auto of = [](double value) { return FromDouble<TypeParam>(value); };
+  const Array<TypeParam> logits(Shape{1, 3}, {of(1), of(std::numeric_limits<double>::infinity()), of(2)});
+  const auto result = CrossEntropy(logits, Array<std::int32_t>(Shape{1}, {0}));
+  EXPECT_TRUE(std::isnan(ToDouble(result.loss[0])));
+  EXPECT_TRUE(std::isnan(ToDouble(result.backprop[1])));
 }
 
 TYPED_TEST(SoftmaxTest, LargeLogitsDoNotOverflow) {
