@@ -82,6 +82,11 @@ CardObserver::Overheads CardObserver::overheads() const {
   return core_.overheads.Overheads();
 }
 
+Bytes CardObserver::UnusedByOthers(SessionId session, CardId card) const {
+  BrokerLock lock(core_);
+  return core_.charges.UnusedByOthers(session, card);
+}
+
 std::vector<CardObserver::Uncharged> CardObserver::UnchargedUse() const {
   BrokerLock lock(core_);
   return core_.overheads.Uncharged();

@@ -57,6 +57,8 @@ class CardObserver {
   /// tell processes apart.
   std::vector<Uncharged> UnchargedUse() const;
   Overheads overheads() const;
+  /// What the other sessions of the session's lease were lent on a card for charges and do not use.
+  Bytes UnusedByOthers(SessionId session, CardId card) const;
   /// Memory that a session returned and its card does not have after a grace: a process keeps it. It stays
   /// charged to the session, whose requests are refused meanwhile. Only of real cards that report their
   /// memory.

@@ -1,7 +1,9 @@
-// Arrays and mipmapped arrays. The driver pads them, and tells the padding of few of them, so the charge is
-// the sum of their elements.
+// Arrays and mipmapped arrays. The driver pads them by rules of its own. It tells the padded size of an array
+// that has no memory yet, so such a twin of a large array is made and asked. Where it cannot be, and of small
+// arrays, the charge is an estimate.
 
 #include <algorithm>
+#include <bit>
 
 #include "client/driver/shim.h"
 
@@ -24,12 +26,19 @@ std::uint64_t BytesOfFormat(int format) {
   }
 }
 
+// Rows, and groups of rows, as a tiled layout may pad them.
+constexpr std::uint64_t kRow = 512;
+constexpr std::uint64_t kMostRows = 128;
+
 template <typename Descriptor>
 std::uint64_t BytesOf(const Descriptor& array) {
-  std::uint64_t bytes =
-      Product(std::max<std::uint64_t>(array.width, 1), std::max<std::uint64_t>(array.height, 1));
+  const std::uint64_t row = Product(std::max<std::uint64_t>(array.width, 1),
+                                    std::max(array.channels, 1U) * BytesOfFormat(array.format));
+  const std::uint64_t height = std::max<std::uint64_t>(array.height, 1);
+  const std::uint64_t rows = RoundUp(height, std::min(std::bit_ceil(std::min(height, kMostRows)), kMostRows));
+  std::uint64_t bytes = Product(RoundUp(row, kRow), rows);
   if constexpr (requires { array.depth; }) bytes = Product(bytes, std::max<std::uint64_t>(array.depth, 1));
-  return Product(bytes, std::max(array.channels, 1U) * BytesOfFormat(array.format));
+  return bytes;
 }
 
 std::uint64_t BytesOf(Array3dDescriptor array, unsigned levels) {
@@ -52,6 +61,41 @@ bool HasMemory(const Descriptor* array) {
   return true;
 }
 
+Array3dDescriptor As3d(const ArrayDescriptorV1& array) {
+  return {array.width, array.height, 0, array.format, array.channels, 0};
+}
+Array3dDescriptor As3d(const ArrayDescriptor& array) {
+  return {array.width, array.height, 0, array.format, array.channels, 0};
+}
+Array3dDescriptor As3d(const Array3dDescriptorV1& array) {
+  return {array.width, array.height, array.depth, array.format, array.channels, array.flags};
+}
+Array3dDescriptor As3d(const Array3dDescriptor& array) { return array; }
+
+/// What the driver says that such an array takes; 0: it does not say.
+std::uint64_t BytesOfTwin(Array3dDescriptor descriptor, unsigned levels) {
+  const RealDriver& real = RealDriver::Get();
+  descriptor.flags |= kArrayMappedLater;
+  ArrayMemoryRequirements needed{};
+  Device device = 0;
+  void* twin = nullptr;
+  if (CallReal(real.cuCtxGetDevice, &device) != kSuccess) return 0;
+  const Result made = levels == 0 ? CallReal(real.cuArray3DCreate_v2, &twin, &descriptor)
+                                  : CallReal(real.cuMipmappedArrayCreate, &twin, &descriptor, levels);
+  if (made != kSuccess) return 0;
+  const Result told =
+      CallReal(levels == 0 ? real.cuArrayGetMemoryRequirements : real.cuMipmappedArrayGetMemoryRequirements,
+               &needed, twin, device);
+  (void)CallReal(levels == 0 ? real.cuArrayDestroy : real.cuMipmappedArrayDestroy, twin);
+  return told == kSuccess ? needed.size : 0;
+}
+
+template <typename Descriptor>
+std::uint64_t ChargedBytesOf(const Descriptor& descriptor, unsigned levels, std::uint64_t estimate) {
+  if (estimate < kSmall || Shim::Get() == nullptr) return estimate;
+  return std::max(estimate, BytesOfTwin(As3d(descriptor), levels));
+}
+
 template <typename Allocate>
 Result Create(void** array, std::uint64_t bytes, const char* call, Allocate allocate) {
   Shim* const shim = Shim::Get();
@@ -64,7 +108,7 @@ Result Create(void** array, std::uint64_t bytes, const char* call, Allocate allo
 template <typename Descriptor>
 Result CreateArray(Result (*real)(Array*, const Descriptor*), Array* array, const Descriptor* descriptor,
                    const char* call) {
-  return Create(array, HasMemory(descriptor) ? BytesOf(*descriptor) : 0, call,
+  return Create(array, HasMemory(descriptor) ? ChargedBytesOf(*descriptor, 0, BytesOf(*descriptor)) : 0, call,
                 [&] { return CallReal(real, array, descriptor); });
 }
 
@@ -100,7 +144,8 @@ LGPU_SHIM_EXPORT Result cuArray3DCreate_v2(Array* array, const Array3dDescriptor
 LGPU_SHIM_EXPORT Result cuMipmappedArrayCreate(MipmappedArray* array, const Array3dDescriptor* descriptor,
                                                unsigned levels) {
   return Create(
-      array, HasMemory(descriptor) ? BytesOf(*descriptor, levels) : 0, "cuMipmappedArrayCreate",
+      array, HasMemory(descriptor) ? ChargedBytesOf(*descriptor, levels, BytesOf(*descriptor, levels)) : 0,
+      "cuMipmappedArrayCreate",
       [&] { return CallReal(RealDriver::Get().cuMipmappedArrayCreate, array, descriptor, levels); });
 }
 LGPU_SHIM_EXPORT Result cuArrayDestroy(Array array) {

@@ -78,6 +78,8 @@ Result LetGoOfPrimary(Result (*real)(Device), Device device) {
   const Result result = CallReal(real, device);
   if (result == kSuccess && context != nullptr && !IsPrimaryActive(device)) {
     shim->ForgetContext(context, last);
+    // Stream-ordered memory belongs to no context; the driver says how much of it is left.
+    shim->SettlePools();
   }
   return result;
 }
@@ -140,6 +142,33 @@ LGPU_SHIM_EXPORT Result cuCtxDetach(Context context) {
   if (!is_primary || !IsPrimaryActive(device)) shim->ForgetContext(context, last);
   return result;
 }
+// A green context holds a reference to its device's primary context, which has its memory.
+LGPU_SHIM_EXPORT Result cuGreenCtxCreate(GreenContext* green, void* description, Device device,
+                                         unsigned flags) {
+  const RealDriver& real = RealDriver::Get();
+  const Result result = CallReal(real.cuGreenCtxCreate, green, description, device, flags);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess || green == nullptr) return result;
+  Context seen = nullptr;
+  (void)CallReal(real.cuCtxFromGreenCtx, &seen, *green);
+  shim->greens.Made(*green, {.device = device, .seen = seen, .primary = PrimaryContext(device)});
+  return result;
+}
+LGPU_SHIM_EXPORT Result cuGreenCtxDestroy(GreenContext green) {
+  const auto destroy = [&] { return CallReal(RealDriver::Get().cuGreenCtxDestroy, green); };
+  Shim* const shim = Shim::Get();
+  const auto known = shim == nullptr ? std::nullopt : shim->greens.Take(green);
+  if (!known) return destroy();
+  const Era last = Shim::EndEra();
+  const Result result = destroy();
+  if (result != kSuccess) {
+    shim->greens.Made(green, *known);
+  } else if (!IsPrimaryActive(known->device)) {
+    shim->ForgetContext(known->primary, last);
+  }
+  return result;
+}
+
 LGPU_SHIM_EXPORT Result cuDevicePrimaryCtxRelease(Device device) {
   return LetGoOfPrimary(RealDriver::Get().cuDevicePrimaryCtxRelease, device);
 }

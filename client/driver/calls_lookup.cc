@@ -67,12 +67,16 @@ void* Instead(std::string_view symbol, int version, Flags64 flags, void* answer)
     is_last = entry.version <= version;
     if (is_last) chosen = &entry;
   }
-  if (chosen != nullptr) return is_last && IsNewer(*chosen, answer) ? answer : chosen->shim;
-  // A name with its suffix, which a driver may know as well.
+  if (chosen != nullptr && is_last && IsNewer(*chosen, answer)) return answer;
+  const bool is_lacking = chosen != nullptr && RealOf(static_cast<std::size_t>(chosen - kEntries)) == nullptr;
+  if (chosen != nullptr && !is_lacking) return chosen->shim;
+  // A driver that does not have the chosen version answers with an older one; and a driver may know a name
+  // with its suffix as well.
   for (std::size_t i = 0; i < std::size(kEntries); ++i) {
-    if (kEntries[i].symbol == symbol && answer == RealOf(i)) return kEntries[i].shim;
+    const bool is_asked_for = is_lacking ? kEntries[i].name == symbol : kEntries[i].symbol == symbol;
+    if (is_asked_for && answer == RealOf(i)) return kEntries[i].shim;
   }
-  return answer;
+  return is_lacking ? chosen->shim : answer;
 }
 
 }  // namespace
@@ -87,8 +91,16 @@ LGPU_SHIM_EXPORT Result cuGetProcAddress(const char* symbol, void** address, int
 
 LGPU_SHIM_EXPORT Result cuGetProcAddress_v2(const char* symbol, void** address, int version, Flags64 flags,
                                             int* found) {
-  const Result result =
-      CallReal(RealDriver::Get().cuGetProcAddress_v2, symbol, address, version, flags, found);
+  const RealDriver& real = RealDriver::Get();
+  if (real.cuGetProcAddress_v2 == nullptr) {
+    // A driver before R525: the program found this symbol in the shim alone. The older call answers.
+    const Result result = cuGetProcAddress(symbol, address, version, flags);
+    if (result != kSuccess && result != kNotFound) return result;
+    if (found != nullptr) *found = result == kSuccess ? kSymbolFound : kSymbolNotFound;
+    if (result == kNotFound) *address = nullptr;
+    return kSuccess;
+  }
+  const Result result = CallReal(real.cuGetProcAddress_v2, symbol, address, version, flags, found);
   if (result == kSuccess && address != nullptr && *address != nullptr) {
     *address = Instead(symbol, version, flags, *address);
   }

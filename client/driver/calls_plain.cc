@@ -1,6 +1,7 @@
 // Plain memory: cuMemAlloc, pitched and managed memory, cuMemFree.
 
 #include <algorithm>
+#include <utility>
 
 #include "client/driver/shim.h"
 
@@ -17,8 +18,9 @@ Result Plain(Address* address, std::uint64_t bytes, ChargeKind kind, const char*
   const std::optional<Shim::Place> place = shim == nullptr ? std::nullopt : shim->Current();
   // Without a context, or with invalid arguments, the driver says what is wrong.
   if (!place || address == nullptr || bytes == 0) return allocate();
-  return shim->ChargeAround(*place, bytes, kind, call, allocate,
-                            [&] { return static_cast<std::uint64_t>(*address); });
+  return shim->ChargeAround(
+      *place, bytes, kind, call, allocate, [&] { return static_cast<std::uint64_t>(*address); },
+      RealDriver::Get().cuMemFree_v2);
 }
 
 template <typename Address, typename Size>
@@ -33,9 +35,12 @@ Result Pitched(Result (*real)(Address*, Size*, Size, Size, unsigned), Address* a
   // The driver's rows are longer than expected: the rest is charged now.
   std::optional<Allocation> allocation = shim->allocations.Remove(*address);
   if (!allocation) return result;
-  const std::optional<Charge> whole =
+  std::optional<Charge> whole =
       shim->Take(allocation->charge.card, Product(*pitch, height), ChargeKind::kPitched, call);
   shim->charges.GiveBack(allocation->charge);
+  if (whole && !shim->charges.Place(*whole, *address, call)) {
+    shim->charges.GiveBack(*std::exchange(whole, std::nullopt));
+  }
   if (!whole) {
     (void)CallReal(RealDriver::Get().cuMemFree_v2, static_cast<DevicePtr>(*address));
     return kOutOfMemory;

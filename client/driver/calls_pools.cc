@@ -74,36 +74,78 @@ std::shared_ptr<PoolBook> BookOf(Shim& shim, std::optional<MemPool> pool, Stream
   return shim.pools.Of(key(), *device, shim.CardOf(*device));
 }
 
+/// The memory is an allocation's of a pool; `free` frees it in the order of its stream.
+struct PoolCall {
+  const char* name;
+  std::optional<MemPool> pool;  // nothing: that of the stream's device
+  Stream stream;
+  bool is_capturing;
+  Result (*free)(DevicePtr, Stream);
+};
+
+/// Calls `allocate` for memory that is charged. Where the driver has none, once more when the card has it.
 template <typename Allocate>
-Result FromPool(DevicePtr* address, std::size_t bytes, std::optional<MemPool> pool, Stream stream,
-                bool is_capturing, const char* call, Allocate allocate) {
-  Shim* const shim = Shim::Get();
-  if (shim == nullptr || address == nullptr || bytes == 0 || is_capturing) return allocate();
-  const std::shared_ptr<PoolBook> book = BookOf(*shim, pool, stream);
-  if (book == nullptr) return allocate();
-  const std::uint64_t charged = RoundUp(bytes, kPiece);
-  if (!shim->session.IsInAllowance(book->card, RoundUp(bytes, kBlock))) shim->SettlePools();
-  if (!shim->pools.Take(*book, charged, call)) return kOutOfMemory;
+Result AllocateTaken(Shim& shim, PoolBook& book, std::uint64_t charged, const char* call, Allocate allocate) {
   Result result = allocate();
-  if (result == kOutOfMemory && !book->is_host) {  // once more, when the card has the memory
-    shim->pools.GiveBack(*book, charged);
-    if (!shim->pools.TakeAgain(*book, charged, call)) return kOutOfMemory;
+  if (result == kOutOfMemory && !book.is_host) {
+    shim.pools.GiveBack(book, charged);
+    if (!shim.pools.TakeAgain(book, charged, call)) return kOutOfMemory;
     result = allocate();
     if (result == kOutOfMemory) {
-      shim->pools.GiveBack(*book, charged);
-      shim->SettlePools();
-      shim->pools.TellRefused(*book, charged, call);
+      shim.pools.GiveBack(book, charged);
+      shim.SettlePools();
+      shim.pools.TellRefused(book, charged, call);
       return kOutOfMemory;
     }
   }
-  if (result != kSuccess) {
-    shim->pools.GiveBack(*book, charged);
-    return result;
-  }
-  shim->Keep(*address, {.charge = {.card = book->card, .bytes = charged, .kind = ChargeKind::kPool},
-                        .context = nullptr,
-                        .pool = book});
+  if (result != kSuccess) shim.pools.GiveBack(book, charged);
   return result;
+}
+
+bool TakeFrom(Shim& shim, PoolBook& book, std::uint64_t charged, const char* call) {
+  if (shim.pools.TakeWithin(book, charged)) return true;
+  shim.MakeRoom(book.card, charged);
+  return shim.pools.Take(book, charged, call) ||
+         (shim.TrimPools(book.card) && shim.pools.Take(book, charged, call));
+}
+
+/// Frees an allocation that its pool reserved more for than the lease has. The program has not seen it.
+void Undo(Shim& shim, PoolBook& book, std::uint64_t charged, DevicePtr address, const PoolCall& call,
+          bool is_fresh) {
+  // cuMemFree waits for nothing, so it is for memory alone that was not another allocation's before: a free
+  // in the stream's order comes after all work in the stream.
+  if (is_fresh) {
+    (void)CallReal(RealDriver::Get().cuMemFree_v2, address);
+  } else {
+    (void)CallReal(call.free, address, call.stream);
+  }
+  shim.pools.GiveBack(book, charged);
+  shim.pools.Trim(book);
+}
+
+template <typename Allocate>
+Result FromPool(DevicePtr* address, std::size_t bytes, const PoolCall& call, Allocate allocate) {
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || address == nullptr || bytes == 0 || call.is_capturing) return allocate();
+  const std::shared_ptr<PoolBook> book = BookOf(*shim, call.pool, call.stream);
+  if (book == nullptr) return allocate();
+  const std::uint64_t charged = RoundUp(bytes, kPiece);
+  for (const bool is_last : {false, true}) {
+    if (!TakeFrom(*shim, *book, charged, call.name)) return kOutOfMemory;
+    const Pools::Attempt attempt(shim->pools, *book);
+    const Result result = AllocateTaken(*shim, *book, charged, call.name, allocate);
+    if (result != kSuccess) return result;
+    if (shim->pools.Cover(*book, call.name, /*may_refuse=*/is_last)) {
+      shim->Keep(*address, {.charge = {.card = book->card, .bytes = charged, .kind = ChargeKind::kPool},
+                            .context = nullptr,
+                            .pool = book});
+      return result;
+    }
+    Undo(*shim, *book, charged, *address, call, attempt.WasAlone());
+    // The other pools may have memory that nothing uses.
+    if (!is_last) (void)shim->TrimPools(book->card);
+  }
+  return kOutOfMemory;
 }
 
 template <typename Free>
@@ -112,6 +154,30 @@ Result ToPool(DevicePtr address, bool is_capturing, Free free) {
   // A recorded free happens when the graph is launched; the address stays charged.
   if (shim == nullptr || is_capturing) return free();
   return shim->UnchargeAround(address, free);
+}
+
+/// The driver has a pool that was not known.
+void MadePool(Shim& shim, std::uint64_t key, const MemLocation& location, int type) {
+  if (location.type == kLocationDevice) {
+    shim.pools.Made(key, location.id, shim.CardOf(location.id), /*is_host=*/false);
+  } else if (type == kAllocationManaged) {  // wherever it lies: charged to the current device
+    Device device = 0;
+    (void)CallReal(RealDriver::Get().cuCtxGetDevice, &device);
+    shim.pools.Made(key, device, shim.CardOf(device), /*is_host=*/false);
+  } else {
+    shim.pools.Made(key, kNoDevice, LeaseSession::kNoCard, /*is_host=*/true);
+  }
+}
+
+Result GetOwnPool(Result (*real)(MemPool*, MemLocation*, int), MemPool* pool, MemLocation* location,
+                  int type) {
+  const Result result = CallReal(real, pool, location, type);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess || pool == nullptr || location == nullptr) return result;
+  const auto key = reinterpret_cast<std::uint64_t>(*pool);
+  if (location->type == kLocationDevice || shim->pools.Find(key) != nullptr) return result;
+  MadePool(*shim, key, *location, type);
+  return result;
 }
 
 bool IsCapturing(Stream stream) {
@@ -124,27 +190,35 @@ bool IsCapturingPtsz(Stream stream) {
 }  // namespace
 
 LGPU_SHIM_EXPORT Result cuMemAllocAsync(DevicePtr* address, std::size_t bytes, Stream stream) {
-  return FromPool(address, bytes, std::nullopt, stream, IsCapturing(stream), "cuMemAllocAsync",
-                  [&] { return CallReal(RealDriver::Get().cuMemAllocAsync, address, bytes, stream); });
+  const RealDriver& real = RealDriver::Get();
+  return FromPool(address, bytes,
+                  {"cuMemAllocAsync", std::nullopt, stream, IsCapturing(stream), real.cuMemFreeAsync},
+                  [&] { return CallReal(real.cuMemAllocAsync, address, bytes, stream); });
 }
 
 LGPU_SHIM_EXPORT Result cuMemAllocAsync_ptsz(DevicePtr* address, std::size_t bytes, Stream stream) {
-  return FromPool(address, bytes, std::nullopt, stream, IsCapturingPtsz(stream), "cuMemAllocAsync",
-                  [&] { return CallReal(RealDriver::Get().cuMemAllocAsync_ptsz, address, bytes, stream); });
+  const RealDriver& real = RealDriver::Get();
+  return FromPool(
+      address, bytes,
+      {"cuMemAllocAsync", std::nullopt, stream, IsCapturingPtsz(stream), real.cuMemFreeAsync_ptsz},
+      [&] { return CallReal(real.cuMemAllocAsync_ptsz, address, bytes, stream); });
 }
 
 LGPU_SHIM_EXPORT Result cuMemAllocFromPoolAsync(DevicePtr* address, std::size_t bytes, MemPool pool,
                                                 Stream stream) {
-  return FromPool(address, bytes, pool, stream, IsCapturing(stream), "cuMemAllocFromPoolAsync", [&] {
-    return CallReal(RealDriver::Get().cuMemAllocFromPoolAsync, address, bytes, pool, stream);
-  });
+  const RealDriver& real = RealDriver::Get();
+  return FromPool(address, bytes,
+                  {"cuMemAllocFromPoolAsync", pool, stream, IsCapturing(stream), real.cuMemFreeAsync},
+                  [&] { return CallReal(real.cuMemAllocFromPoolAsync, address, bytes, pool, stream); });
 }
 
 LGPU_SHIM_EXPORT Result cuMemAllocFromPoolAsync_ptsz(DevicePtr* address, std::size_t bytes, MemPool pool,
                                                      Stream stream) {
-  return FromPool(address, bytes, pool, stream, IsCapturingPtsz(stream), "cuMemAllocFromPoolAsync", [&] {
-    return CallReal(RealDriver::Get().cuMemAllocFromPoolAsync_ptsz, address, bytes, pool, stream);
-  });
+  const RealDriver& real = RealDriver::Get();
+  return FromPool(
+      address, bytes,
+      {"cuMemAllocFromPoolAsync", pool, stream, IsCapturingPtsz(stream), real.cuMemFreeAsync_ptsz},
+      [&] { return CallReal(real.cuMemAllocFromPoolAsync_ptsz, address, bytes, pool, stream); });
 }
 
 LGPU_SHIM_EXPORT Result cuMemFreeAsync(DevicePtr address, Stream stream) {
@@ -162,16 +236,16 @@ LGPU_SHIM_EXPORT Result cuMemPoolCreate(MemPool* pool, const MemPoolProps* props
   Shim* const shim = Shim::Get();
   if (shim == nullptr || result != kSuccess || pool == nullptr || props == nullptr) return result;
   const auto key = reinterpret_cast<std::uint64_t>(*pool);
-  if (props->location.type == kLocationDevice) {
-    shim->pools.Made(key, props->location.id, shim->CardOf(props->location.id), /*is_host=*/false);
-  } else if (props->alloc_type == kAllocationManaged) {  // wherever it lies: charged to the current device
-    Device device = 0;
-    (void)CallReal(RealDriver::Get().cuCtxGetDevice, &device);
-    shim->pools.Made(key, device, shim->CardOf(device), /*is_host=*/false);
-  } else {
-    shim->pools.Made(key, kNoDevice, LeaseSession::kNoCard, /*is_host=*/true);
-  }
+  MadePool(*shim, key, props->location, props->alloc_type);
   return result;
+}
+
+/// A pool that is a location's own. One of the host's is not charged; one of a device's is known by BookOf.
+LGPU_SHIM_EXPORT Result cuMemGetDefaultMemPool(MemPool* pool, MemLocation* location, int type) {
+  return GetOwnPool(RealDriver::Get().cuMemGetDefaultMemPool, pool, location, type);
+}
+LGPU_SHIM_EXPORT Result cuMemGetMemPool(MemPool* pool, MemLocation* location, int type) {
+  return GetOwnPool(RealDriver::Get().cuMemGetMemPool, pool, location, type);
 }
 
 LGPU_SHIM_EXPORT Result cuMemPoolExportToShareableHandle(void* shareable, MemPool pool, int type,
@@ -198,12 +272,12 @@ LGPU_SHIM_EXPORT Result cuMemPoolImportFromShareableHandle(MemPool* pool, void* 
 }
 
 LGPU_SHIM_EXPORT Result cuMemPoolDestroy(MemPool pool) {
-  const Result result = CallReal(RealDriver::Get().cuMemPoolDestroy, pool);
+  const auto destroy = [&] { return CallReal(RealDriver::Get().cuMemPoolDestroy, pool); };
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
-  if (shim->pools.Destroyed(reinterpret_cast<std::uint64_t>(pool))) {
-    shim->session.CountImports(~std::uint64_t{0});
-  }
+  if (shim == nullptr) return destroy();
+  bool was_import = false;
+  const Result result = shim->pools.DestroyAround(reinterpret_cast<std::uint64_t>(pool), destroy, was_import);
+  if (was_import) shim->session.CountImports(~std::uint64_t{0});
   return result;
 }
 

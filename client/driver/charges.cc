@@ -5,6 +5,8 @@ namespace {
 
 // Of small requests: the driver's smallest piece of a block.
 constexpr std::uint64_t kPiece = 512;
+// So many more than there are occupied ones are remembered.
+constexpr std::size_t kEmptyBlocks = 64;
 
 }  // namespace
 
@@ -21,7 +23,7 @@ std::optional<Charge> Charges::Take(int card, std::uint64_t bytes, ChargeKind ki
 
 void Charges::GiveBack(const Charge& charge) {
   if (charge.kind == ChargeKind::kSmall) {
-    GiveBackSmall(charge.card, charge.bytes);
+    GiveBackSmall(charge);
   } else {
     session_.Uncharge(charge.card, charge.bytes, charge.kind);
   }
@@ -47,35 +49,71 @@ void Charges::GiveUp(const Charge& charge, const char* call) {
   session_.TellRefused(charge.card, charge.bytes, charge.kind, call);
 }
 
-bool Charges::TakeSmall(int card, std::uint64_t bytes, const char* call) {
-  SmallBlocks& small = small_[static_cast<std::size_t>(card)];
-  std::unique_lock lock(small.mutex);
-  while (small.used + bytes > small.charged) {
+void Charges::SmallBlocks::Enter(const Charge& charge) {
+  placed += charge.bytes;
+  const std::uint64_t last = (charge.address + charge.bytes - 1) / kBlock;
+  for (std::uint64_t block = charge.address / kBlock; block <= last; ++block) {
+    if (requests[block]++ == 0) ++occupied;
+  }
+}
+
+void Charges::SmallBlocks::Leave(const Charge& charge) {
+  placed -= charge.bytes;
+  const std::uint64_t last = (charge.address + charge.bytes - 1) / kBlock;
+  for (std::uint64_t block = charge.address / kBlock; block <= last; ++block) {
+    if (--requests[block] == 0) --occupied;
+  }
+  // Empty blocks stay for a program that allocates and frees one request again and again.
+  if (requests.size() > 2 * occupied + kEmptyBlocks) {
+    std::erase_if(requests, [](const auto& block) { return block.second == 0; });
+  }
+}
+
+bool Charges::Cover(SmallBlocks& small, std::unique_lock<std::mutex>& lock, int card, std::uint64_t more,
+                    const char* call) {
+  while (small.Needed(more) > small.charged) {
     // The lock is free while the daemon is asked: other threads may free meanwhile.
     lock.unlock();
     const bool is_granted = session_.Charge(card, kBlock, ChargeKind::kSmall, call);
     lock.lock();
     if (is_granted) small.charged += kBlock;
     // Another thread may have made room meanwhile.
-    if (!is_granted && small.used + bytes > small.charged) return false;
+    if (!is_granted && small.Needed(more) > small.charged) return false;
   }
+  return true;
+}
+
+bool Charges::TakeSmall(int card, std::uint64_t bytes, const char* call) {
+  SmallBlocks& small = small_[static_cast<std::size_t>(card)];
+  std::unique_lock lock(small.mutex);
+  if (!Cover(small, lock, card, bytes, call)) return false;
   small.used += bytes;
   return true;
 }
 
-void Charges::GiveBackSmall(int card, std::uint64_t bytes) {
-  SmallBlocks& small = small_[static_cast<std::size_t>(card)];
+bool Charges::Place(Charge& charge, std::uint64_t address, const char* call) {
+  if (charge.kind != ChargeKind::kSmall) return true;
+  charge.address = address;
+  SmallBlocks& small = small_[static_cast<std::size_t>(charge.card)];
+  std::unique_lock lock(small.mutex);
+  small.Enter(charge);
+  return Cover(small, lock, charge.card, 0, call);
+}
+
+void Charges::GiveBackSmall(const Charge& charge) {
+  SmallBlocks& small = small_[static_cast<std::size_t>(charge.card)];
   std::uint64_t unused = 0;
   {
     const std::lock_guard lock(small.mutex);
-    small.used -= bytes;
-    const std::uint64_t needed = RoundUp(small.used, kBlock);
+    if (charge.address != 0) small.Leave(charge);
+    small.used -= charge.bytes;
+    const std::uint64_t needed = small.Needed();
     // One block stays, so that a program at the edge of a block does not charge at every request.
     const std::uint64_t kept = small.used == 0 ? 0 : needed + kBlock;
     if (small.charged > kept) unused = small.charged - kept;
     small.charged -= unused;
   }
-  session_.Uncharge(card, unused, ChargeKind::kSmall);
+  session_.Uncharge(charge.card, unused, ChargeKind::kSmall);
 }
 
 }  // namespace lgpu::shim

@@ -1,10 +1,12 @@
 #ifndef LGPU_CLIENT_DRIVER_CHARGES_H_
 #define LGPU_CLIENT_DRIVER_CHARGES_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 
 #include "client/driver/cuda_abi.h"
 #include "client/driver/lease_session.h"
@@ -28,10 +30,14 @@ inline constexpr std::uint64_t Product(std::uint64_t a, std::uint64_t b) {
 struct Charge {
   int card = LeaseSession::kNoCard;
   std::uint64_t bytes = 0;
-  ChargeKind kind{};  // kSmall: a part of a shared block
+  ChargeKind kind{};          // kSmall: a part of a shared block
+  std::uint64_t address = 0;  // of a small one whose place in the driver's blocks is known
 };
 
-/// Charges rounds requests, sums small ones into shared blocks of 2 MiB, and charges both to the lease.
+/// Charges rounds requests, sums small ones into shared blocks of 2 MiB, and charges both to the lease. The
+/// driver's addresses tell how many blocks the small ones really lie in: sizes that do not fill a block, and
+/// blocks that are empty but for one request, count whole.
+///
 /// Thread-safe.
 class Charges {
  public:
@@ -40,6 +46,9 @@ class Charges {
 
   /// Counts an allocation of `bytes` that `call` is about to make. Nothing: refused.
   std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
+  /// The driver made it at `address`: a small one may have begun another block, which is charged now. False:
+  /// refused; the caller frees the memory and gives the charge back.
+  bool Place(Charge& charge, std::uint64_t address, const char* call);
   void GiveBack(const Charge& charge);
   /// The driver refused memory that was charged: gives the charge back and takes it again, when the card has
   /// the memory. Nothing: refused.
@@ -48,13 +57,26 @@ class Charges {
   void GiveUp(const Charge& charge, const char* call);
 
  private:
+  /// The small requests of a card.
   struct SmallBlocks {
     std::mutex mutex;
-    std::uint64_t used = 0;     // of all small requests
-    std::uint64_t charged = 0;  // whole blocks
+    std::uint64_t used = 0;                                // of all
+    std::uint64_t placed = 0;                              // of those whose address is known
+    std::uint64_t occupied = 0;                            // blocks that those lie in
+    std::uint64_t charged = 0;                             // whole blocks
+    std::unordered_map<std::uint64_t, unsigned> requests;  // by block; an empty one may stay
+    /// What has to be charged with `more` bytes that have no place yet.
+    std::uint64_t Needed(std::uint64_t more = 0) const {
+      return std::max(RoundUp(used + more, kBlock), occupied * kBlock + RoundUp(used - placed, kBlock));
+    }
+    void Enter(const Charge& charge);
+    void Leave(const Charge& charge);
   };
+  /// Charges blocks until they are as many as are needed. False: refused.
+  bool Cover(SmallBlocks& small, std::unique_lock<std::mutex>& lock, int card, std::uint64_t more,
+             const char* call);
   bool TakeSmall(int card, std::uint64_t bytes, const char* call);
-  void GiveBackSmall(int card, std::uint64_t bytes);
+  void GiveBackSmall(const Charge& charge);
 
   LeaseSession& session_;
   std::array<SmallBlocks, LeaseSession::kMaxCards> small_;

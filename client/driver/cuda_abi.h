@@ -17,6 +17,7 @@ inline constexpr Result kSuccess = CUDA_SUCCESS;
 inline constexpr Result kInvalidValue = CUDA_ERROR_INVALID_VALUE;
 inline constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
 inline constexpr Result kNoVisibleDevice = CUDA_ERROR_NO_DEVICE;
+inline constexpr Result kNotFound = 500;  // CUDA_ERROR_NOT_FOUND
 inline constexpr Result kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
 
 using Device = CUdevice;
@@ -29,6 +30,7 @@ using Flags64 = unsigned long long;
 using Context = void*;
 using Stream = void*;
 using MemPool = void*;
+using GreenContext = void*;
 using Array = void*;
 using MipmappedArray = void*;
 using Graph = void*;
@@ -82,6 +84,13 @@ inline constexpr unsigned kArrayOfLayers = 0x01 | 0x04;
 // CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING: arrays without memory of their own.
 inline constexpr unsigned kArrayWithoutMemory = 0x40 | 0x80;
 
+inline constexpr unsigned kArrayMappedLater = 0x80;  // CUDA_ARRAY3D_DEFERRED_MAPPING
+struct ArrayMemoryRequirements {
+  std::size_t size;
+  std::size_t alignment;
+  unsigned reserved[4];
+};
+
 /// A part of a sparse array, and the memory that is mapped there.
 struct ArrayMapInfo {
   int resource_type;
@@ -111,6 +120,8 @@ inline constexpr int kGraphUsedCurrent = 0;      // CU_GRAPH_MEM_ATTR_USED_MEM_C
 inline constexpr int kGraphReservedCurrent = 2;  // CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
 
 inline constexpr Flags64 kPerThreadStream = 2;  // of cuGetProcAddress
+inline constexpr int kSymbolFound = 0;          // CU_GET_PROC_ADDRESS_SUCCESS
+inline constexpr int kSymbolNotFound = 1;       // CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
 inline constexpr int kNotCapturing = 0;         // CU_STREAM_CAPTURE_STATUS_NONE
 
 }  // namespace lgpu::shim

@@ -1,5 +1,6 @@
 #include "client/driver/lease_session.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -224,10 +225,26 @@ bool LeaseSession::SendCharge(Lock&, std::list<Request>::iterator request, const
                            .kind = request->kind,
                            .what = call,
                            .driver_refusals = request->driver_refusals}};
-  if (channel_.Send(wire::Encode(frame), {}, std::min(deadline, Clock::now() + kSendPatience)).ok()) {
-    return true;
-  }
+  if (Send(frame, std::min(deadline, Clock::now() + kSendPatience))) return true;
   Lose();
+  return false;
+}
+
+bool LeaseSession::Send(const wire::Frame& frame, Clock::time_point deadline) {
+  return HasItsSocket() && channel_.Send(wire::Encode(frame), {}, deadline).ok();
+}
+
+bool LeaseSession::IsItsSocket(int descriptor) const {
+  struct stat about {};
+  return descriptor >= 0 && ::fstat(descriptor, &about) == 0 && about.st_dev == socket_device_.load() &&
+         about.st_ino == socket_inode_.load();
+}
+
+bool LeaseSession::HasItsSocket() {
+  if (channel_.fd() < 0) return false;
+  if (IsItsSocket(channel_.fd())) return true;
+  socket_.store(-1);
+  channel_.Forget();
   return false;
 }
 
@@ -242,6 +259,10 @@ void LeaseSession::Await(Lock& lock, const Request& request, Clock::time_point d
 }
 
 bool LeaseSession::Receive(Lock& lock, Clock::time_point deadline) {
+  if (!HasItsSocket()) {
+    Lose();
+    return false;
+  }
   is_reading_ = true;
   lock.unlock();
   std::string_view bytes;
@@ -277,7 +298,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
       requests_.erase(request);  // first: Lose erases every abandoned request
       if (!is_granted) return;
       ++late_grants_;
-      if (!channel_.Send(wire::Encode(back), {}, Clock::now() + kSendPatience).ok()) Lose();
+      if (!Send(back, Clock::now() + kSendPatience)) Lose();
     } else if (request->is_granted) {
       // Counted here, and not by the caller: the next attestation includes it.
       Count(request->card, request->kind, request->bytes);
@@ -288,7 +309,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
     }
   } else if (const auto* const trim = frame.Get<wire::Trim>()) {
     const wire::Frame trimmed{.body = wire::Trimmed{.trim_id = trim->trim_id, .pending = false}};
-    if (!channel_.Send(wire::Encode(trimmed), {}, Clock::now() + kSendPatience).ok()) Lose();
+    if (!Send(trimmed, Clock::now() + kSendPatience)) Lose();
   } else if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
     Lose();
     if (!MayBeAskedAgain(goodbye->code)) state_ = State::kOver;
@@ -298,7 +319,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
 void LeaseSession::Lose() {
   if (state_ != State::kJoined) return;
   state_ = State::kAway;
-  channel_.Shutdown();
+  if (HasItsSocket()) channel_.Shutdown();
   std::erase_if(requests_, [](const Request& request) { return request.is_abandoned; });
   changed_.notify_all();
 }
@@ -325,11 +346,18 @@ void LeaseSession::Uncharge(int card, std::uint64_t bytes, ChargeKind kind) {
                                                  .bytes = excess,
                                                  .kind = kind}};
   has_uncharged_.store(true);
-  if (!channel_.Send(wire::Encode(frame), {}, Clock::now() + kSendPatience).ok()) Lose();
+  if (!HasItsSocket()) return Lose();
+  const PlainStatus sent = channel_.Send(wire::Encode(frame), {}, wire::Channel::kAtOnce);
+  if (sent.code == PlainCode::kDeadlineExceeded) {
+    // lgpud does not read now. It takes the bytes from the page when it needs them, without this process.
+    Words(card).free.fetch_add(excess);
+  } else if (!sent.ok()) {
+    Lose();
+  }
 }
 
-void LeaseSession::AwaitUncharges() {
-  if (!has_uncharged_.exchange(false)) return;
+void LeaseSession::AwaitFigures() {
+  has_uncharged_.store(false);
   const Clock::time_point deadline = Clock::now() + kSendPatience;
   Lock lock(mutex_);
   if (state_ != State::kJoined) return;
@@ -343,7 +371,7 @@ void LeaseSession::AwaitUncharges() {
 
 void LeaseSession::SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
                                 Clock::time_point deadline) {
-  if (channel_.Send(wire::Encode(frame), {}, deadline).ok()) {
+  if (Send(frame, deadline)) {
     Await(lock, *request, deadline);
   } else {
     Lose();
@@ -363,20 +391,22 @@ bool LeaseSession::FollowDaemon() {
   return state_ != State::kOver;
 }
 
-std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
-  if (card == kNoCard || !Join()) return std::nullopt;
-  AwaitUncharges();
-  const bool is_over = !FollowDaemon();
+LeaseSession::Figures LeaseSession::ReadFigures(int card) const {
   const Card& asked = cards_[static_cast<std::size_t>(card)];
   std::uint64_t limit = 0, held = 0, unused = 0, card_free = 0;
   for (int reading = 0; reading < kReadings; ++reading) {
     limit = held = 0;
+    bool is_first = true;
     const std::uint64_t epoch = stats_->epoch.load();
+    // Allowances of the lease that nothing uses yet count as free: this process's as they are now, those of
+    // the others as they were when the daemon wrote.
     unused = Words(card).free.load();
     for (const StatsPage::Device& device : stats_->devices) {
       if (std::find(asked.devices.begin(), asked.devices.end(), device.id.load()) == asked.devices.end()) {
         continue;
       }
+      if (is_first) unused += device.unused_by_others.load();
+      is_first = false;
       limit += device.limit.load();
       held += device.held.load();
       card_free = device.card_free.load();
@@ -384,8 +414,25 @@ std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
     if (epoch % 2 == 0 && epoch == stats_->epoch.load()) break;
   }
   held -= std::min(held, unused);
-  const std::uint64_t left = is_over ? 0 : limit - std::min(limit, held);
-  return Figures{.limit = limit, .free = std::min(left, card_free + unused)};
+  const std::uint64_t left = limit - std::min(limit, held);
+  return {.limit = limit, .free = std::min(left, card_free + unused)};
+}
+
+bool LeaseSession::SeemsFree(int card, std::uint64_t bytes) {
+  if (card == kNoCard || !is_attached_.load(std::memory_order_acquire)) return false;
+  if (ReadFigures(card).free >= bytes) return true;
+  if (!has_uncharged_.load()) return false;
+  AwaitFigures();
+  return ReadFigures(card).free >= bytes;
+}
+
+std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card, Reader reader) {
+  if (card == kNoCard || !Join()) return std::nullopt;
+  if (reader == Reader::kReadsAlone || has_uncharged_.load()) AwaitFigures();
+  const bool is_over = !FollowDaemon();
+  Figures figures = ReadFigures(card);
+  if (is_over) figures.free = 0;
+  return figures;
 }
 
 void LeaseSession::NoteExit() {
@@ -395,7 +442,7 @@ void LeaseSession::NoteExit() {
 }
 
 void LeaseSession::Abandon() {
-  if (const int socket = socket_.load(); socket >= 0) ::close(socket);
+  if (const int socket = socket_.load(); IsItsSocket(socket)) ::close(socket);
 }
 
 }  // namespace lgpu::shim

@@ -77,16 +77,21 @@ class LeaseSession {
   void TellRefused(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   /// True where Charge would need no daemon.
   bool IsInAllowance(int card, std::uint64_t bytes) const;
+  /// Whether limit and card seem to have so much left: by the daemon's figures as they are, and where those
+  /// say no, after it has counted what this process gave back.
+  bool SeemsFree(int card, std::uint64_t bytes);
   /// The driver has the memory back, or never gave it.
   void Uncharge(int card, std::uint64_t bytes, ChargeKind kind);
 
   struct Figures {
     std::uint64_t limit = 0, free = 0;
   };
+  /// Whose figures: those of a process that may have charged without the daemon, or of one that reads alone.
+  enum class Reader { kCharges, kReadsAlone };
   /// The lease's limit and free bytes on the card; bytes that this process gave back count as free. Those
   /// of a daemon that was started again, as soon as it can be joined; until then the last ones, as a killed
   /// daemon left them. Nothing: not attached.
-  std::optional<Figures> FiguresOf(int card);
+  std::optional<Figures> FiguresOf(int card, Reader reader = Reader::kCharges);
 
   /// The process has begun to end by itself: lgpud need not report a lost program. Nothing happens in a
   /// child, however it was made.
@@ -152,11 +157,18 @@ class LeaseSession {
   bool Receive(Lock& lock, Clock::time_point deadline);
   void Take(const wire::Frame& frame);
   void Lose();
+  /// Whether the session's descriptor is its socket still. A program may close all descriptors that it does
+  /// not know, and have another file under the number. Then the session is lost, and that file is left alone.
+  bool HasItsSocket();
+  bool IsItsSocket(int descriptor) const;
+  bool Send(const wire::Frame& frame, Clock::time_point deadline);
   /// Joins a daemon that was started again since; briefly, and not at each call while there is none. False:
   /// the session is over for good.
   bool FollowDaemon();
-  /// Waits until the daemon has counted the earlier Uncharges.
-  void AwaitUncharges();
+  /// Waits until the daemon has counted the earlier Uncharges, and has written its figures anew.
+  void AwaitFigures();
+  /// The figures as the pages have them now.
+  Figures ReadFigures(int card) const;
   /// Sends a frame for a request that has no bytes of its own, and waits until it is answered.
   void SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
                     Clock::time_point deadline);
@@ -177,7 +189,8 @@ class LeaseSession {
   std::atomic<std::uint64_t> imports_{0};
   std::atomic<std::uint64_t> generation_{0};  // of the connection
   std::atomic<int> socket_{-1};
-  std::atomic<bool> has_uncharged_{false};  // since the daemon's last answer
+  std::atomic<std::uint64_t> socket_device_{0}, socket_inode_{0};  // of `socket_`
+  std::atomic<bool> has_uncharged_{false};                         // since the daemon's last answer
 
   std::mutex mutex_;  // guards the rest
   SteadyCondition changed_;

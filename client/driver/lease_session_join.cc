@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -143,7 +144,15 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
     process_ = ::getpid();
     if (const Joining attached = Attach(channel, deadline); attached != Joining::kDone) return attached;
   }
+  // The pages stay mapped; the descriptors would be in the way of a program that closes all that it finds.
+  stats_.CloseFd();
+  page_.CloseFd();
+  (void)HasItsSocket();  // else its number is another file's
+  struct stat about {};
+  if (::fstat(channel.fd(), &about) != 0) return Joining::kAgain;
   channel_ = std::move(channel);
+  socket_device_.store(about.st_dev);
+  socket_inode_.store(about.st_ino);
   socket_.store(channel_.fd());
   if (!resumes) {
     const std::unique_lock gate(totals_gate_);

@@ -72,7 +72,7 @@ std::optional<LeaseSession::Figures> FiguresOf(NvmlDevice device) {
   if (session == nullptr || get == nullptr || get(device, text, kUuidBytes) != kNvmlSuccess) {
     return std::nullopt;
   }
-  return session->FiguresOf(session->CardOf(std::string_view(text)));
+  return session->FiguresOf(session->CardOf(std::string_view(text)), LeaseSession::Reader::kReadsAlone);
 }
 
 template <typename Info>

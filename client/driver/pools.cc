@@ -74,6 +74,50 @@ bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call, std::uin
   return true;
 }
 
+bool Pools::TakeWithin(PoolBook& pool, std::uint64_t bytes) {
+  if (pool.is_host) return true;
+  const std::lock_guard lock(mutex_);
+  if (bytes > kLargest || pool.used + pool.kept + bytes > pool.charged) return false;
+  pool.used += bytes;
+  ++pool.takes;
+  return true;
+}
+
+std::uint64_t Pools::Uncovered(PoolBook& pool) {
+  const std::optional<std::uint64_t> reserved = calls_.reserved(pool.pool);
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t needed = RoundUp(reserved.value_or(0), kBlock);
+  return needed > pool.charged ? needed - pool.charged : 0;
+}
+
+bool Pools::Cover(PoolBook& pool, const char* call, bool may_refuse) {
+  if (pool.is_host || Uncovered(pool) == 0) return true;
+  const std::lock_guard one_at_a_time(covering_);
+  const std::uint64_t missing = Uncovered(pool);
+  if (missing == 0) return true;
+  if (!may_refuse && !session_.SeemsFree(pool.card, missing)) return false;
+  if (!session_.Charge(pool.card, missing, kind_, call)) return false;
+  const std::lock_guard lock(mutex_);
+  pool.charged += missing;
+  return true;
+}
+
+Pools::Attempt::Attempt(Pools& pools, PoolBook& pool) : pools_(pools), pool_(pool) {
+  const std::lock_guard lock(pools_.mutex_);
+  began_alone_ = pool_.attempts++ == 0;
+  number_ = ++pool_.attempts_begun;
+}
+
+Pools::Attempt::~Attempt() {
+  const std::lock_guard lock(pools_.mutex_);
+  --pool_.attempts;
+}
+
+bool Pools::Attempt::WasAlone() const {
+  const std::lock_guard lock(pools_.mutex_);
+  return began_alone_ && pool_.attempts_begun == number_;
+}
+
 bool Pools::TakeAgain(PoolBook& pool, std::uint64_t bytes, const char* call) {
   Settle(pool);
   const std::uint64_t charged = RoundUp(bytes, kBlock);
@@ -90,14 +134,16 @@ void Pools::TellRefused(const PoolBook& pool, std::uint64_t bytes, const char* c
 }
 
 void Pools::GiveBack(PoolBook& pool, std::uint64_t bytes) {
-  bool is_time = false, is_destroyed = false;
+  bool is_time = false, is_over = false;
   {
     const std::lock_guard lock(mutex_);
     pool.used -= std::min(pool.used, bytes);
-    is_destroyed = pool.is_destroyed;
-    if (!is_destroyed) is_time = ++pool.frees % kFreesBetween == 0 && pool.charged - pool.used >= kWorthwhile;
+    is_over = pool.is_destroyed && pool.used == 0;
+    if (!pool.is_destroyed) {
+      is_time = ++pool.frees % kFreesBetween == 0 && pool.charged - pool.used >= kWorthwhile;
+    }
   }
-  if (is_destroyed) {
+  if (is_over) {
     LowerTo(pool, 0);
   } else if (is_time) {
     Settle(pool);
@@ -105,14 +151,14 @@ void Pools::GiveBack(PoolBook& pool, std::uint64_t bytes) {
 }
 
 void Pools::KeepInUse(PoolBook& pool) {
-  const std::optional<std::uint64_t> in_use = in_use_(pool.pool);
+  const std::optional<std::uint64_t> in_use = calls_.in_use(pool.pool);
   const std::lock_guard lock(mutex_);
   pool.kept = in_use ? std::min(*in_use, pool.charged) : pool.charged;
 }
 
 void Pools::Settle(PoolBook& pool) {
-  if (in_use_ != nullptr) {
-    if (const std::optional<std::uint64_t> in_use = in_use_(pool.pool)) {
+  if (calls_.in_use != nullptr) {
+    if (const std::optional<std::uint64_t> in_use = calls_.in_use(pool.pool)) {
       const std::lock_guard lock(mutex_);
       pool.kept = std::min(pool.kept, *in_use);
     }
@@ -123,20 +169,44 @@ void Pools::Settle(PoolBook& pool) {
       const std::lock_guard lock(mutex_);
       takes = pool.takes;
     }
-    const std::optional<std::uint64_t> reserved = reserved_(pool.pool);
+    const std::optional<std::uint64_t> reserved = calls_.reserved(pool.pool);
     if (!reserved || LowerTo(pool, *reserved, takes)) return;
   }
 }
 
-void Pools::SettleAll() {
+std::vector<std::shared_ptr<PoolBook>> Pools::WithUnused() {
   std::vector<std::shared_ptr<PoolBook>> books;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [handle, book] : books_) {
-      if (book->charged > RoundUp(book->used, kBlock)) books.push_back(book);
-    }
+  const std::lock_guard lock(mutex_);
+  for (const auto& [handle, book] : books_) {
+    if (book->charged > RoundUp(book->used, kBlock)) books.push_back(book);
   }
-  for (const std::shared_ptr<PoolBook>& book : books) Settle(*book);
+  return books;
+}
+
+void Pools::SettleAll() {
+  const std::shared_lock lifetimes(lifetimes_);
+  for (const std::shared_ptr<PoolBook>& book : WithUnused()) Settle(*book);
+}
+
+void Pools::Trim(PoolBook& pool) {
+  calls_.trim(pool.pool);
+  Settle(pool);
+}
+
+bool Pools::TrimAll(int card) {
+  const std::shared_lock lifetimes(lifetimes_);
+  bool is_less = false;
+  for (const std::shared_ptr<PoolBook>& book : WithUnused()) {
+    if (book->card != card) continue;
+    const auto charged = [&] {
+      const std::lock_guard lock(mutex_);
+      return book->charged;
+    };
+    const std::uint64_t before = charged();
+    Trim(*book);
+    is_less |= charged() < before;
+  }
+  return is_less;
 }
 
 bool Pools::LowerTo(PoolBook& pool, std::uint64_t reserved, std::optional<std::uint64_t> takes) {
@@ -158,17 +228,29 @@ int Pools::CardOf(std::uint64_t pool) {
   return found == books_.end() ? LeaseSession::kNoCard : found->second->card;
 }
 
+void Pools::TrimUsed(std::uint64_t pool) {
+  const std::shared_ptr<PoolBook> book = Find(pool);
+  if (book == nullptr || book->is_host) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (book->used == 0) return;
+  }
+  Trim(*book);
+}
+
 bool Pools::Destroyed(std::uint64_t pool) {
   std::shared_ptr<PoolBook> book;
+  bool is_used = false;
   {
     const std::lock_guard lock(mutex_);
     const auto found = books_.find(pool);
     if (found == books_.end()) return false;
     book = found->second;
     book->is_destroyed = true;
+    is_used = book->used > 0;
     books_.erase(found);
   }
-  LowerTo(*book, 0);
+  if (!is_used) LowerTo(*book, 0);
   return book->is_import;
 }
 

@@ -5,14 +5,17 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "client/driver/charges.h"
 
 namespace lgpu::shim {
 
-/// A PoolBook is the charge of one pool of stream-ordered memory. The pool keeps freed memory, so the charge
-/// follows its requests upwards at once, and the driver's own figure downwards (Settle).
+/// A PoolBook is the charge of one pool of stream-ordered memory. A pool reserves memory in pieces of its own
+/// choice and keeps freed memory, so the charge is at least the requests, from before the driver is called,
+/// and what the driver says that the pool has reserved, after each allocation (Cover).
 struct PoolBook {
   // These never change.
   std::uint64_t pool = 0;            // the driver's handle
@@ -26,6 +29,8 @@ struct PoolBook {
   std::uint64_t charged = 0;  // whole blocks; at least `used` and `kept`
   unsigned frees = 0;
   std::uint64_t takes = 0;  // allocations counted so far
+  unsigned attempts = 0;    // calls of the driver that run now
+  std::uint64_t attempts_begun = 0;
   bool is_exported = false;
   bool is_destroyed = false;
 };
@@ -36,10 +41,15 @@ class Pools {
  public:
   /// A figure of the pool as the driver tells it now; nothing: it does not.
   using Figure = std::optional<std::uint64_t> (*)(std::uint64_t pool);
+  struct Calls {
+    Figure reserved = nullptr;
+    Figure in_use = nullptr;  // of a pool with memory that no call of the program frees; else null
+    void (*trim)(std::uint64_t pool) = nullptr;  // gives all unused memory back to the device
+  };
 
-  /// `session` outlives it. `in_use`: of a pool with memory that no call of the program frees; else null.
-  Pools(LeaseSession& session, ChargeKind kind, Figure reserved, Figure in_use = nullptr)
-      : session_(session), kind_(kind), reserved_(reserved), in_use_(in_use) {}
+  /// `session` outlives it.
+  Pools(LeaseSession& session, ChargeKind kind, const Calls& calls)
+      : session_(session), kind_(kind), calls_(calls) {}
 
   /// The book of a pool of `device`, made at its first use, and anew while its card was not known.
   std::shared_ptr<PoolBook> Of(std::uint64_t pool, Device device, int card);
@@ -55,6 +65,11 @@ class Pools {
   /// Counts an allocation of `bytes` of the pool: `call` is about to make it. At least `floor` is charged for
   /// the pool then. False: refused.
   bool Take(PoolBook& pool, std::uint64_t bytes, const char* call, std::uint64_t floor = 0);
+  /// The same where the pool's charge has the room already, and no daemon is needed.
+  bool TakeWithin(PoolBook& pool, std::uint64_t bytes);
+  /// The driver has allocated: charges what the pool has reserved beyond its charge. False: refused. Unless
+  /// `may_refuse` the daemon is not asked where the lease seems to have no room.
+  bool Cover(PoolBook& pool, const char* call, bool may_refuse);
   /// The driver refused memory that was taken and given back: takes it again when the card has the memory.
   bool TakeAgain(PoolBook& pool, std::uint64_t bytes, const char* call);
   /// The driver refused it a second time, and it was given back.
@@ -68,23 +83,61 @@ class Pools {
   /// longer has.
   void Settle(PoolBook& pool);
   void SettleAll();
-  /// The driver destroyed it; its memory goes with the last allocation. True: it was another process's.
-  bool Destroyed(std::uint64_t pool);
+  /// Gives the pool's unused memory back to the device, as far as the driver can.
+  void Trim(PoolBook& pool);
+  /// The same of all pools of the card that have some. True: the charges are less by it.
+  bool TrimAll(int card);
+  /// Runs `destroy`, which destroys the pool: nothing asks for its figures meanwhile. Memory that it reserved
+  /// around live allocations goes with the last of them. `was_import`: it was another process's.
+  template <typename Destroy>
+  Result DestroyAround(std::uint64_t pool, Destroy destroy, bool& was_import) {
+    const std::unique_lock lock(lifetimes_);
+    TrimUsed(pool);  // the driver tells no figure of it later
+    const Result result = destroy();
+    was_import = result == kSuccess && Destroyed(pool);
+    return result;
+  }
   /// The card of a known pool, or kNoCard.
   int CardOf(std::uint64_t pool);
   /// More than any card has; sums of it do not overflow.
   static constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
 
+  /// An Attempt is one allocation from a pool while the driver is called for it.
+  class Attempt {
+   public:
+    Attempt(Pools& pools, PoolBook& pool);
+    ~Attempt();
+    Attempt(const Attempt&) = delete;
+    Attempt& operator=(const Attempt&) = delete;
+    /// No other allocation from the pool ran beside it: memory that the pool reserved meanwhile is its own.
+    bool WasAlone() const;
+
+   private:
+    Pools& pools_;
+    PoolBook& pool_;
+    bool began_alone_ = false;
+    std::uint64_t number_ = 0;
+  };
+
  private:
+  bool Destroyed(std::uint64_t pool);
+  /// Trims a pool that has live allocations.
+  void TrimUsed(std::uint64_t pool);
+  /// The books that are charged more than their live allocations. Callers hold `lifetimes_` while they ask
+  /// the driver of them.
+  std::vector<std::shared_ptr<PoolBook>> WithUnused();
+  /// What the pool has reserved beyond its charge.
+  std::uint64_t Uncovered(PoolBook& pool);
   /// `reserved`: the pool's figure, read after `takes` allocations were counted; live allocations stay
   /// charged. False: more allocations were counted since, and the pool may have more by now.
   bool LowerTo(PoolBook& pool, std::uint64_t reserved, std::optional<std::uint64_t> takes = {});
 
   LeaseSession& session_;
   const ChargeKind kind_;
-  const Figure reserved_;
-  const Figure in_use_;
-  std::mutex mutex_;  // guards the books
+  const Calls calls_;
+  std::shared_mutex lifetimes_;  // held alone while a pool is destroyed, shared while others are asked
+  std::mutex covering_;          // held while growth of a pool is charged
+  std::mutex mutex_;             // guards the books
   std::unordered_map<std::uint64_t, std::shared_ptr<PoolBook>> books_;
 };
 

@@ -24,6 +24,13 @@ std::optional<std::uint64_t> PoolReserved(std::uint64_t pool) {
   return bytes;
 }
 
+void TrimPool(std::uint64_t pool) {
+  (void)CallReal(RealDriver::Get().cuMemPoolTrimTo, reinterpret_cast<MemPool>(pool), std::size_t{0});
+}
+void TrimGraphs(std::uint64_t device) {
+  (void)CallReal(RealDriver::Get().cuDeviceGraphMemTrim, static_cast<Device>(device));
+}
+
 std::optional<std::uint64_t> GraphFigure(std::uint64_t device, int attribute) {
   std::uint64_t bytes = 0;
   const Result result = CallReal(RealDriver::Get().cuDeviceGetGraphMemAttribute, static_cast<Device>(device),
@@ -59,8 +66,9 @@ std::optional<std::uint64_t> GraphReserved(std::uint64_t device) {
 
 Shim::Shim(LeaseSession::Options options)
     : session(std::move(options)),
-      pools(session, ChargeKind::kPool, PoolReserved),
-      graph_pools(session, ChargeKind::kGraph, GraphReserved, GraphInUse) {
+      pools(session, ChargeKind::kPool, {.reserved = PoolReserved, .trim = TrimPool}),
+      graph_pools(session, ChargeKind::kGraph,
+                  {.reserved = GraphReserved, .in_use = GraphInUse, .trim = TrimGraphs}) {
   for (std::atomic<int>& card : cards_) card.store(kUnknown);
 }
 
@@ -102,15 +110,19 @@ std::optional<Shim::Place> Shim::Current() {
   // One question to the driver in place of two: a thread allocates in one context mostly. The number of a
   // context that has ended may come again on another device.
   static thread_local Place known{.card = LeaseSession::kNoCard, .context = nullptr, .era = 0};
+  static thread_local Context current = nullptr;  // of which `known` is
   const RealDriver& real = RealDriver::Get();
   Context context = nullptr;
   if (CallReal(real.cuCtxGetCurrent, &context) != kSuccess) return std::nullopt;
   const Era era = CurrentEra();
-  if (known.era == era && known.context == context && context != nullptr) return known;
+  if (known.era == era && current == context && context != nullptr) return known;
   Device device = 0;
   if (CallReal(real.cuCtxGetDevice, &device) != kSuccess) return std::nullopt;
-  const Place place{.card = CardOf(device), .context = context, .era = era};
-  if (place.card != LeaseSession::kNoCard) known = place;
+  const Place place{.card = CardOf(device), .context = greens.OwnerOf(context), .era = era};
+  if (place.card != LeaseSession::kNoCard) {
+    known = place;
+    current = context;
+  }
   return place;
 }
 
@@ -119,9 +131,22 @@ void Shim::SettlePools() {
   graph_pools.SettleAll();
 }
 
+bool Shim::TrimPools(int card) {
+  const bool is_less = pools.TrimAll(card);
+  return graph_pools.TrimAll(card) || is_less;
+}
+
+void Shim::MakeRoom(int card, std::uint64_t bytes) {
+  if (session.IsInAllowance(card, RoundUp(bytes, kBlock))) return;
+  SettlePools();
+  if (!session.SeemsFree(card, RoundUp(bytes, kBlock))) TrimPools(card);
+}
+
 std::optional<Charge> Shim::Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call) {
-  if (!session.IsInAllowance(card, RoundUp(bytes, kBlock))) SettlePools();
-  return charges.Take(card, bytes, kind, call);
+  MakeRoom(card, bytes);
+  std::optional<Charge> charge = charges.Take(card, bytes, kind, call);
+  if (!charge && TrimPools(card)) charge = charges.Take(card, bytes, kind, call);
+  return charge;
 }
 
 void Shim::GiveBack(const Allocation& allocation) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/driver/allocations.h"
+#include "client/driver/green_contexts.h"
 #include "client/driver/lease_session.h"
 #include "client/driver/pools.h"
 #include "client/driver/real_driver.h"
@@ -42,8 +43,8 @@ class Shim {
   /// The same of the calling thread's current context, and that context. Nothing: the thread has none.
   struct Place {
     int card;
-    Context context;
-    Era era;  // before the caller's next call to the driver
+    Context context;  // which memory that is made now belongs to
+    Era era;          // before the caller's next call to the driver
   };
   std::optional<Place> Current();
 
@@ -53,10 +54,11 @@ class Shim {
   template <typename Allocate>
   Result AllocateCharged(std::optional<Charge>& charge, const char* call, Allocate allocate);
   /// Charges before `allocate` runs, adds the allocation under the key that `key` returns after it, and gives
-  /// the charge back where the driver refuses.
+  /// the charge back where the driver refuses. `free`: of memory whose key is its address; it is called where
+  /// the address shows that more is needed than was charged, and that is refused. Null: the key is a handle.
   template <typename Allocate, typename Key>
   Result ChargeAround(const Place& place, std::uint64_t bytes, ChargeKind kind, const char* call,
-                      Allocate allocate, Key key);
+                      Allocate allocate, Key key, Result (*free)(DevicePtr) = nullptr);
   /// Takes the allocation of `key` out, calls `free`, and gives its charge back where that succeeds.
   template <typename Free>
   Result UnchargeAround(std::uint64_t key, Free free);
@@ -75,8 +77,13 @@ class Shim {
   void GiveBack(const Allocation& allocation);
   /// These references of handles' memory are gone.
   void Drop(const Handles::References& taken);
-  /// Uncharges memory that pools gave back. To be called before the daemon is asked, or figures are told.
+  /// Uncharges memory that pools gave back. To be called before figures are told.
   void SettlePools();
+  /// To be called before `bytes` are charged: where the allowance and the lease seem to have no room for
+  /// them, the process's own pools give their unused memory back first.
+  void MakeRoom(int card, std::uint64_t bytes);
+  /// Trims the process's pools on the card. True: some of their memory is uncharged now.
+  bool TrimPools(int card);
 
   LeaseSession session;
   Charges charges{session};
@@ -84,6 +91,7 @@ class Shim {
   Handles handles;
   Pools pools;
   Pools graph_pools;  // by device
+  GreenContexts greens;
 
   std::mutex graphs_mutex;
   std::unordered_map<void*, GraphBook> graphs;  // by executable graph; those with memory nodes alone
@@ -116,11 +124,18 @@ Result Shim::AllocateCharged(std::optional<Charge>& charge, const char* call, Al
 
 template <typename Allocate, typename Key>
 Result Shim::ChargeAround(const Place& place, std::uint64_t bytes, ChargeKind kind, const char* call,
-                          Allocate allocate, Key key) {
+                          Allocate allocate, Key key, Result (*free)(DevicePtr)) {
   std::optional<Charge> charge = Take(place.card, bytes, kind, call);
   if (!charge) return kOutOfMemory;
   const Result result = AllocateCharged(charge, call, allocate);
-  if (charge) Keep(key(), {.charge = *charge, .context = place.context, .era = place.era, .pool = nullptr});
+  if (!charge) return result;
+  const std::uint64_t made = key();
+  if (free != nullptr && !charges.Place(*charge, made, call)) {
+    (void)CallReal(free, made);
+    charges.GiveBack(*charge);
+    return kOutOfMemory;
+  }
+  Keep(made, {.charge = *charge, .context = place.context, .era = place.era, .pool = nullptr});
   return result;
 }
 

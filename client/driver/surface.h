@@ -33,6 +33,8 @@
   X(cuMemFreeAsync_ptsz,               "cuMemFreeAsync",               11020, kPerThread, DevicePtr, Stream)    \
   X(cuMemPoolCreate,                   "cuMemPoolCreate",              11020, kNone,      MemPool*, const MemPoolProps*) \
   X(cuMemPoolDestroy,                  "cuMemPoolDestroy",             11020, kNone,      MemPool)              \
+  X(cuMemGetDefaultMemPool,            "cuMemGetDefaultMemPool",       13000, kNone,      MemPool*, MemLocation*, int) \
+  X(cuMemGetMemPool,                   "cuMemGetMemPool",              13000, kNone,      MemPool*, MemLocation*, int) \
   X(cuMemPoolTrimTo,                   "cuMemPoolTrimTo",              11020, kNone,      MemPool, std::size_t) \
   X(cuMemCreate,                       "cuMemCreate",                  10020, kNone,      Handle*, std::size_t, const AllocationProp*, Flags64) \
   X(cuMemRelease,                      "cuMemRelease",                 10020, kNone,      Handle)               \
@@ -75,6 +77,8 @@
   X(cuCtxDetach,                       "cuCtxDetach",                  2000,  kNone,      Context)              \
   X(cuCtxDestroy,                      "cuCtxDestroy",                 2000,  kNone,      Context)              \
   X(cuCtxDestroy_v2,                   "cuCtxDestroy",                 4000,  kNone,      Context)              \
+  X(cuGreenCtxCreate,                  "cuGreenCtxCreate",             12040, kNone,      GreenContext*, void*, Device, unsigned) \
+  X(cuGreenCtxDestroy,                 "cuGreenCtxDestroy",            12040, kNone,      GreenContext)         \
   X(cuDevicePrimaryCtxRelease,         "cuDevicePrimaryCtxRelease",    7000,  kNone,      Device)               \
   X(cuDevicePrimaryCtxRelease_v2,      "cuDevicePrimaryCtxRelease",    11000, kNone,      Device)               \
   X(cuDevicePrimaryCtxReset,           "cuDevicePrimaryCtxReset",      7000,  kNone,      Device)               \
@@ -95,6 +99,9 @@
   X(cuCtxPopCurrent_v2,           Context*)                                              \
   X(cuMemPoolGetAttribute,        MemPool, int, void*)                                   \
   X(cuMemGetAllocationPropertiesFromHandle, AllocationProp*, Handle)                     \
+  X(cuCtxFromGreenCtx,            Context*, GreenContext)                                \
+  X(cuArrayGetMemoryRequirements, ArrayMemoryRequirements*, Array, Device)               \
+  X(cuMipmappedArrayGetMemoryRequirements, ArrayMemoryRequirements*, MipmappedArray, Device) \
   X(cuStreamIsCapturing,          Stream, int*)                                          \
   X(cuStreamIsCapturing_ptsz,     Stream, int*)                                          \
   X(cuDevicePrimaryCtxRetain,     Context*, Device)                                      \

@@ -51,9 +51,13 @@ std::vector<LogicalId> LeaseTable::DeviceIds(LeaseKey key) const {
 }
 
 void LeaseTable::WriteStats(SessionState& session) const {
-  std::vector<std::pair<LogicalId, Broker::DeviceInfo>> devices;
+  std::vector<SessionState::DeviceFigures> devices;
   for (const LogicalId id : DeviceIds(session.lease())) {
-    if (const std::optional<Broker::DeviceInfo> info = broker_.Find(id)) devices.emplace_back(id, *info);
+    const std::optional<Broker::DeviceInfo> info = broker_.Find(id);
+    if (!info) continue;
+    devices.push_back({.id = id,
+                       .info = *info,
+                       .unused_by_others = broker_.observer().UnusedByOthers(session.id(), info->card)});
   }
   if (!devices.empty()) session.WriteStats(devices);
 }

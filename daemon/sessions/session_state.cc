@@ -127,7 +127,7 @@ void SessionState::NoteLoss() {
 
 bool SessionState::TakeLostContext() { return has_lost_context() && !loss_is_known_.exchange(true); }
 
-void SessionState::WriteStats(const std::vector<std::pair<LogicalId, Broker::DeviceInfo>>& devices) {
+void SessionState::WriteStats(const std::vector<DeviceFigures>& devices) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   // A reader that sees one of the new values sees the odd epoch too.
   constexpr auto kRelease = std::memory_order_release;
@@ -137,13 +137,14 @@ void SessionState::WriteStats(const std::vector<std::pair<LogicalId, Broker::Dev
   page.epoch.store(epoch + 1, kRelaxed);
   const std::size_t count = std::min<std::size_t>(devices.size(), StatsPage::kMaxDevices);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto& [id, info] = devices[i];
+    const auto& [id, info, unused_by_others] = devices[i];
     StatsPage::Device& device = page.devices[i];
     device.id.store(id.value, kRelease);
     device.limit.store(info.limit.count(), kRelease);
     device.guarantee.store(info.guarantee.count(), kRelease);
     device.held.store(info.held.count(), kRelease);
     device.card_free.store(info.card_free.count(), kRelease);
+    device.unused_by_others.store(unused_by_others.count(), kRelease);
   }
   page.device_count.store(count, kRelease);
   page.epoch.store(epoch + 2, std::memory_order_release);

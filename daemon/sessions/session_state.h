@@ -93,7 +93,12 @@ class SessionState {
   absl::Status end_request() const;
 
   /// Shows the client how its devices stand.
-  void WriteStats(const std::vector<std::pair<LogicalId, Broker::DeviceInfo>>& devices);
+  struct DeviceFigures {
+    LogicalId id;
+    Broker::DeviceInfo info;
+    Bytes unused_by_others;  // of its card: lent to other sessions of the lease for charges, and not in use
+  };
+  void WriteStats(const std::vector<DeviceFigures>& devices);
 
  private:
   const Identity identity_;

@@ -81,6 +81,10 @@ class Channel {
   /// Send or Receive. RESOURCE_EXHAUSTED: nothing has changed.
   PlainStatus TakeOver(Channel other);
 
+  /// The program has closed the socket itself, and its number may be another file's by now: nothing is done
+  /// to that one.
+  void Forget() { (void)socket_.Release(); }
+
   int fd() const { return socket_.get(); }
 
  private:

@@ -31,7 +31,9 @@ struct StatsPage {
     std::atomic<std::uint64_t> guarantee;
     std::atomic<std::uint64_t> held;       // of the logical device, all sessions
     std::atomic<std::uint64_t> card_free;  // of its card
-    std::array<std::atomic<std::uint64_t>, 3> reserved;
+    /// Part of what is held on its card: lent to other sessions of the lease for charges, and not in use.
+    std::atomic<std::uint64_t> unused_by_others;
+    std::array<std::atomic<std::uint64_t>, 2> reserved;
   };
   std::atomic<std::uint64_t> magic;
   std::atomic<std::uint64_t> epoch;

@@ -30,6 +30,12 @@ static_assert(sizeof(DevicePtr) == sizeof(CUdeviceptr));
 static_assert(sizeof(IpcMemHandle) == sizeof(CUipcMemHandle));
 
 static_assert(sizeof(MemPoolProps) == sizeof(CUmemPoolProps));
+static_assert(kNotFound == CUDA_ERROR_NOT_FOUND);
+static_assert(kSymbolFound == CU_GET_PROC_ADDRESS_SUCCESS);
+static_assert(kSymbolNotFound == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+static_assert(kArrayMappedLater == CUDA_ARRAY3D_DEFERRED_MAPPING);
+static_assert(sizeof(ArrayMemoryRequirements) == sizeof(CUDA_ARRAY_MEMORY_REQUIREMENTS));
+SAME_FIELD(ArrayMemoryRequirements, size, CUDA_ARRAY_MEMORY_REQUIREMENTS, size);
 SAME_FIELD(MemPoolProps, location, CUmemPoolProps, location);
 SAME_FIELD(MemPoolProps, max_size, CUmemPoolProps, maxSize);
 static_assert(sizeof(ArrayDescriptor) == sizeof(CUDA_ARRAY_DESCRIPTOR));
