@@ -30,14 +30,16 @@ std::uint64_t ElementBytes(const CUDA_ARRAY3D_DESCRIPTOR& about) {
 
 // The shape of a level, without memory; null for one that cuda.h does not allow.
 std::unique_ptr<Array> Shape(const CUDA_ARRAY3D_DESCRIPTOR& about) {
-  constexpr std::uint64_t kRowAlignment = 128;
+  const State& state = Process::This().file->state();
+  const auto pad = [](std::uint64_t number, std::uint64_t unit) { return (number + unit - 1) / unit * unit; };
+  const std::uint64_t row_unit = state.array_row_unit, rows_unit = state.array_rows_unit;
   auto made = std::make_unique<Array>();
   made->about = about;
   const std::uint64_t element = ElementBytes(about);
   const bool has_channels = about.NumChannels == 1 || about.NumChannels == 2 || about.NumChannels == 4;
   if (element == 0 || about.Width == 0 || !has_channels) return nullptr;
-  made->row_bytes = (about.Width * element + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
-  made->rows = std::max<std::uint64_t>(about.Height, 1);
+  made->row_bytes = pad(about.Width * element, row_unit == 0 ? 128 : row_unit);
+  made->rows = about.Height == 0 ? 1 : pad(about.Height, std::max<std::uint64_t>(rows_unit, 1));
   made->planes = std::max<std::uint64_t>(about.Depth, 1);
   return made;
 }
@@ -108,6 +110,7 @@ FAKE_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* about, CUarr
 }
 FAKE_EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* needed, CUarray handle,
                                                   CUdevice) {
+  if (needed == nullptr || handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return Requirements(needed, *reinterpret_cast<const Array*>(handle));
 }
 
@@ -138,5 +141,6 @@ FAKE_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray* level, CUmipmappedArray h
 }
 FAKE_EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* needed,
                                                            CUmipmappedArray handle, CUdevice) {
+  if (needed == nullptr || handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return Requirements(needed, *reinterpret_cast<const Array*>(handle));
 }

@@ -82,9 +82,9 @@ Blocks::~Blocks() { Clear(Process::This()); }
 
 CUresult Blocks::Grow(Process& process, std::uint64_t bytes) {
   std::shared_ptr<Allocation> memory;
-  CUresult made = NewAllocation(process, card_, std::max(bytes, unit_), StateFile::Kind::kMemory, &memory);
+  CUresult made = NewAllocation(process, card_, std::max(bytes, unit_), kind_, &memory);
   if (made == CUDA_ERROR_OUT_OF_MEMORY && bytes < unit_) {
-    made = NewAllocation(process, card_, bytes, StateFile::Kind::kMemory, &memory);
+    made = NewAllocation(process, card_, bytes, kind_, &memory);
   }
   if (made != CUDA_SUCCESS) return made;
   const std::uint64_t size = memory->bytes;

@@ -33,7 +33,8 @@ CUdeviceptr ReserveAddresses(Process& process, std::uint64_t bytes, SeenBy seen_
 class Blocks {
  public:
   /// A new block has at least `unit` bytes, where the card has so much.
-  Blocks(int card, std::uint64_t unit) : card_(card), unit_(unit) {}
+  explicit Blocks(int card, std::uint64_t unit, StateFile::Kind kind = StateFile::Kind::kMemory)
+      : card_(card), unit_(unit), kind_(kind) {}
   ~Blocks();
   Blocks(const Blocks&) = delete;
   Blocks& operator=(const Blocks&) = delete;
@@ -61,6 +62,7 @@ class Blocks {
 
   const int card_;
   const std::uint64_t unit_;
+  const StateFile::Kind kind_;
   std::uint64_t reserved_ = 0, used_ = 0;
   std::map<CUdeviceptr, Block> blocks_;
 };

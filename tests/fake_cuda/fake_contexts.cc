@@ -70,6 +70,7 @@ void End(Process& process, std::unique_lock<std::mutex>& lock, Context* context)
 
 CUresult Create(CUcontext* result, unsigned flags, CUdevice device) {
   FAKE_ENTER("cuCtxCreate");
+  if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const int card = CardOf(device);
   if (card < 0) return CUDA_ERROR_INVALID_DEVICE;
   auto made = std::make_unique<Context>();
@@ -134,6 +135,7 @@ using namespace lgpu::fake_cuda;
 
 FAKE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
   FAKE_ENTER("cuDevicePrimaryCtxRetain");
+  if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const int card = CardOf(device);
   if (card < 0) return CUDA_ERROR_INVALID_DEVICE;
   std::unique_ptr<Context>& context = process.contexts[card];
@@ -157,6 +159,7 @@ FAKE_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) { return ReleasePr
 
 FAKE_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
   FAKE_ENTER("cuDevicePrimaryCtxGetState");
+  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CardOf(device) < 0) return CUDA_ERROR_INVALID_DEVICE;
   const auto context = process.contexts.find(CardOf(device));
   *flags = context == process.contexts.end() ? 0 : context->second->flags;
@@ -189,7 +192,7 @@ FAKE_EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
   if (const CUresult found = Find(process, handle, &context, "cuCtxDestroy"); found != CUDA_SUCCESS) {
     return found;
   }
-  if (context->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->is_primary || context->primary != nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   Contexts& stack = Process::ContextStack();
   if (!stack.empty() && stack.back() == context) --stack.size;
   End(process, lock, context);
@@ -221,6 +224,7 @@ FAKE_EXPORT CUresult cuCtxDetach(CUcontext handle) {
 
 FAKE_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
   FAKE_ENTER("cuCtxGetCurrent");
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Contexts& stack = Process::ContextStack();
   *context = stack.empty() ? nullptr : reinterpret_cast<CUcontext>(stack.back());
   return CUDA_SUCCESS;
@@ -255,11 +259,13 @@ FAKE_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* context) {
 
 FAKE_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
   FAKE_ENTER_CONTEXT("cuCtxGetDevice");
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *device = process.OrdinalOf(context->card);
   return CUDA_SUCCESS;
 }
 FAKE_EXPORT CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   FAKE_ENTER("cuCtxGetDevice");
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Context* context = nullptr;
   if (const CUresult found = Find(process, handle, &context, "cuCtxGetDevice"); found != CUDA_SUCCESS) {
     return found;
@@ -282,11 +288,13 @@ FAKE_EXPORT CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
 
 FAKE_EXPORT CUresult cuCtxGetFlags(unsigned* flags) {
   FAKE_ENTER_CONTEXT("cuCtxGetFlags");
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags;
   return CUDA_SUCCESS;
 }
 FAKE_EXPORT CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   FAKE_ENTER("cuCtxGetId");
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Context* context = nullptr;
   if (const CUresult found = Find(process, handle, &context, "cuCtxGetId"); found != CUDA_SUCCESS) {
     return found;
@@ -296,6 +304,7 @@ FAKE_EXPORT CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 }
 FAKE_EXPORT CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   FAKE_ENTER("cuCtxGetApiVersion");
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Context* context = nullptr;
   if (const CUresult found = Find(process, handle, &context, "cuCtxGetApiVersion"); found != CUDA_SUCCESS) {
     return found;
@@ -327,6 +336,7 @@ FAKE_EXPORT CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
 }
 FAKE_EXPORT CUresult cuCtxGetLimit(std::size_t* value, CUlimit limit) {
   FAKE_ENTER_CONTEXT("cuCtxGetLimit");
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   const auto set = context->limits.find(limit);
   *value = set == context->limits.end() ? DefaultLimit(limit) : set->second;
@@ -341,6 +351,7 @@ FAKE_EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 FAKE_EXPORT CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
   FAKE_ENTER_CONTEXT("cuCtxGetCacheConfig");
+  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *config = CU_FUNC_CACHE_PREFER_NONE;
   return CUDA_SUCCESS;
 }

@@ -60,6 +60,12 @@ CUresult Now(const Box& box) {
   return Run(process, box, context->card, "cuMemcpy");
 }
 
+/// Pageable memory of the host: a copy to or from it is done when the call returns.
+bool IsPageable(Process& process, const Place& place) {
+  return place.address != 0 && !process.IsReserved(place.address) &&
+         !process.IsPageLocked(reinterpret_cast<const void*>(place.address));
+}
+
 CUresult Later(const Box& box, CUstream handle) {
   FAKE_ENTER("cuMemcpyAsync");
   std::shared_ptr<Stream> stream;
@@ -68,6 +74,8 @@ CUresult Later(const Box& box, CUstream handle) {
   }
   std::vector<Touch> touches = {{box.to.address, Extent(box, box.to), true}};
   if (box.value_bytes == 0) touches.push_back({box.from.address, Extent(box, box.from), false});
+  const bool is_done_at_once = stream->capture == nullptr && !process.file->state().reads_pageable &&
+                               (IsPageable(process, box.to) || IsPageable(process, box.from));
   stream->Queue({std::move(touches), [box, card = stream->context->card] {
                    Process& here = Process::This();
                    const std::lock_guard hold(here.mutex);
@@ -75,6 +83,9 @@ CUresult Later(const Box& box, CUstream handle) {
                      here.sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
                    }
                  }});
+  if (!is_done_at_once) return CUDA_SUCCESS;
+  lock.unlock();
+  stream->Drain();
   return CUDA_SUCCESS;
 }
 
@@ -159,14 +170,20 @@ FAKE_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr fr
                                        std::size_t bytes, CUstream stream) {
   return Later(Straight(to, from, bytes), stream);
 }
-FAKE_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) { return Now(BoxOf(*copy)); }
-FAKE_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) { return Now(BoxOf(*copy)); }
-FAKE_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  return Later(BoxOf(*copy), stream);
+FAKE_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
+  return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : Now(BoxOf(*copy));
 }
-FAKE_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) { return Now(BoxOf(*copy)); }
+FAKE_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) {
+  return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : Now(BoxOf(*copy));
+}
+FAKE_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : Later(BoxOf(*copy), stream);
+}
+FAKE_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
+  return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : Now(BoxOf(*copy));
+}
 FAKE_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
-  return Later(BoxOf(*copy), stream);
+  return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : Later(BoxOf(*copy), stream);
 }
 
 FAKE_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, std::size_t count) {

@@ -116,18 +116,21 @@ FAKE_EXPORT CUresult cuInit(unsigned flags) {
 
 FAKE_EXPORT CUresult cuDriverGetVersion(int* version) {
   const Process& process = Process::This();
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *version = process.file == nullptr ? 13000 : process.file->state().driver_version.load();
   return CUDA_SUCCESS;
 }
 
 FAKE_EXPORT CUresult cuDeviceGetCount(int* count) {
   FAKE_ENTER("cuDeviceGetCount");
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *count = static_cast<int>(process.cards.size());
   return CUDA_SUCCESS;
 }
 
 FAKE_EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   FAKE_ENTER("cuDeviceGet");
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CardOf(ordinal) < 0) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
@@ -135,6 +138,7 @@ FAKE_EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 
 FAKE_EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   FAKE_ENTER("cuDeviceGetName");
+  if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   const Card* const card = FindCard(device);
   if (card == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   std::snprintf(name, static_cast<std::size_t>(length), "%s", card->name);
@@ -143,6 +147,7 @@ FAKE_EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
 
 FAKE_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   FAKE_ENTER("cuDeviceGetUuid");
+  if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Card* const card = FindCard(device);
   if (card == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   std::memcpy(uuid->bytes, card->uuid, sizeof(card->uuid));
@@ -163,6 +168,7 @@ FAKE_EXPORT CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
 
 FAKE_EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice reader, CUdevice owner) {
   FAKE_ENTER("cuDeviceCanAccessPeer");
+  if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CardOf(reader) < 0 || CardOf(owner) < 0) return CUDA_ERROR_INVALID_DEVICE;
   *can = reader != owner && process.file->state().peers ? 1 : 0;
   return CUDA_SUCCESS;
@@ -170,6 +176,7 @@ FAKE_EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice reader, CUdevice o
 
 FAKE_EXPORT CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
   FAKE_ENTER("cuDeviceGetPCIBusId");
+  if (text == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   const Card* const card = FindCard(device);
   if (card == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0", card->pci_bus);
@@ -178,6 +185,7 @@ FAKE_EXPORT CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device
 
 FAKE_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   FAKE_ENTER("cuDeviceGetByPCIBusId");
+  if (device == nullptr || text == nullptr) return CUDA_ERROR_INVALID_VALUE;
   unsigned domain = 0, bus = 0;
   if (std::sscanf(text, "%x:%x:", &domain, &bus) != 2) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < process.cards.size(); ++i) {

@@ -45,6 +45,7 @@ using namespace lgpu::fake_cuda;
 FAKE_EXPORT CUresult cuMemGetAllocationGranularity(std::size_t* granularity, const CUmemAllocationProp* prop,
                                                    CUmemAllocationGranularity_flags) {
   FAKE_ENTER("cuMemGetAllocationGranularity");
+  if (granularity == nullptr || prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   *granularity = kGranularity;
   return CUDA_SUCCESS;
@@ -89,6 +90,7 @@ FAKE_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 FAKE_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                                   CUmemAllocationHandleType type, unsigned long long flags) {
   FAKE_ENTER("cuMemExportToShareableHandle");
+  if (shareable == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Handle* found = nullptr;
   if (const CUresult known = FindHandle(process, handle, "cuMemExportToShareableHandle", &found);
       known != CUDA_SUCCESS) {
@@ -154,6 +156,7 @@ FAKE_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* h
 FAKE_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
                                                             CUmemGenericAllocationHandle handle) {
   FAKE_ENTER("cuMemGetAllocationPropertiesFromHandle");
+  if (prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Handle* found = nullptr;
   if (const CUresult known = FindHandle(process, handle, "cuMemGetAllocationPropertiesFromHandle", &found);
       known != CUDA_SUCCESS) {
@@ -169,6 +172,7 @@ FAKE_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp*
 FAKE_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t size, std::size_t alignment,
                                          CUdeviceptr, unsigned long long) {
   FAKE_ENTER("cuMemAddressReserve");
+  if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!IsWhole(size) || alignment > kGranularity) return CUDA_ERROR_INVALID_VALUE;
   *address = ReserveAddresses(process, size);
   return *address == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -233,10 +237,17 @@ FAKE_EXPORT CUresult cuMemMap(CUdeviceptr address, std::size_t size, std::size_t
 
 FAKE_EXPORT CUresult cuMemUnmap(CUdeviceptr address, std::size_t size) {
   FAKE_ENTER("cuMemUnmap");
-  const auto mapping = process.mappings.find(address);
-  if (mapping == process.mappings.end() || mapping->second.bytes != size) {
+  // Several mappings that lie side by side go at once, as llama.cpp's pool lets go of all that it has.
+  std::uint64_t reached = address;
+  auto last = process.mappings.find(address);
+  while (last != process.mappings.end() && last->first == reached && reached < address + size) {
+    reached += last->second.bytes;
+    ++last;
+  }
+  if (size == 0 || reached != address + size) {
     // cuMemUnmap: "cannot unmap a sub-range of an address range mapped".
-    process.Break("sub-range-unmap", "cuMemUnmap of " + std::to_string(size) + " bytes that are no mapping");
+    process.Break("sub-range-unmap",
+                  "cuMemUnmap of " + std::to_string(size) + " bytes that are no whole mappings");
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (process.IsInUse(address, size)) {
@@ -250,13 +261,14 @@ FAKE_EXPORT CUresult cuMemUnmap(CUdeviceptr address, std::size_t size) {
   char* const shadow = reservation->second.shadow + (address - reservation->first);
   ::mmap(shadow, size, PROT_NONE, kReserved | MAP_FIXED, -1, 0);
   ::madvise(shadow, size, MADV_DONTFORK);
-  process.mappings.erase(mapping);
+  process.mappings.erase(process.mappings.find(address), last);
   return CUDA_SUCCESS;
 }
 
 FAKE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size, const CUmemAccessDesc* desc,
                                     std::size_t count) {
   FAKE_ENTER("cuMemSetAccess");
+  if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
   std::set<int> cards;
   for (std::size_t i = 0; i < count; ++i) {
     const int card = CardOf(desc[i].location.id);
@@ -293,6 +305,7 @@ FAKE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size, const
 FAKE_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
                                     CUdeviceptr address) {
   FAKE_ENTER("cuMemGetAccess");
+  if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto mapping = process.mappings.upper_bound(address);
   if (mapping == process.mappings.begin()) return CUDA_ERROR_INVALID_VALUE;
   --mapping;

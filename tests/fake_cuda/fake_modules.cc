@@ -21,10 +21,11 @@ Module* FindModule(Process& process, const void* handle) {
 }
 
 CUresult PlaceGlobals(Process& process, Module& module, Context* context) {
-  module.context = context;
+  module.context = context->owner();
   for (const auto& [name, bytes] : GlobalsOf(module.image)) {
     CUdeviceptr address = 0;
-    if (const CUresult cut = context->blocks->Allocate(process, bytes, &address); cut != CUDA_SUCCESS) {
+    if (const CUresult cut = module.context->blocks->Allocate(process, bytes, &address);
+        cut != CUDA_SUCCESS) {
       return cut;
     }
     module.globals[name] = {address, bytes};

@@ -19,12 +19,13 @@ constexpr std::uint64_t kPitch = 512;
 
 CUresult AllocatePlain(Process& process, Context* context, std::uint64_t bytes, CUdeviceptr* address) {
   if (bytes == 0 || address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Piece piece{.bytes = bytes, .card = context->card, .context = context};
+  Piece piece{.bytes = bytes, .card = context->card, .context = context->owner()};
   if (bytes < kSmall) {
-    if (const CUresult cut = context->blocks->Allocate(process, bytes, address); cut != CUDA_SUCCESS) {
+    if (const CUresult cut = context->owner()->blocks->Allocate(process, bytes, address);
+        cut != CUDA_SUCCESS) {
       return cut;
     }
-    piece.blocks = context->blocks;
+    piece.blocks = context->owner()->blocks;
   } else {
     std::shared_ptr<Allocation> memory;
     if (const CUresult made = NewAllocation(process, context->card, bytes, StateFile::Kind::kMemory, &memory);
@@ -110,7 +111,7 @@ FAKE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t size, u
   process.pieces[*address] = {.kind = Piece::Kind::kManaged,
                               .bytes = size,
                               .card = context->card,
-                              .context = context,
+                              .context = context->owner(),
                               .mapping = *address};
   return CUDA_SUCCESS;
 }
@@ -219,8 +220,8 @@ FAKE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
   if (shared.card < 0 || shared.card >= process.file->state().card_count) return CUDA_ERROR_INVALID_HANDLE;
   // "cuIpcCloseMemHandle decrements the reference count": a handle that is open already is opened once more.
   for (auto& [known, piece] : process.pieces) {
-    if (piece.kind != Piece::Kind::kImported || piece.slot != shared.slot || piece.context != context ||
-        known - piece.mapping != shared.offset) {
+    if (piece.kind != Piece::Kind::kImported || piece.slot != shared.slot ||
+        piece.context != context->owner() || known - piece.mapping != shared.offset) {
       continue;
     }
     ++piece.opened;
@@ -243,7 +244,7 @@ FAKE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
   process.pieces[*address] = {.kind = Piece::Kind::kImported,
                               .bytes = shared.bytes,
                               .card = shared.card,
-                              .context = context,
+                              .context = context->owner(),
                               .mapping = start,
                               .slot = shared.slot};
   return CUDA_SUCCESS;

@@ -11,11 +11,15 @@
 namespace lgpu::fake_cuda {
 namespace {
 
-constexpr std::uint64_t kUnit = std::uint64_t{32} << 20;  // by which a pool grows, where the card has so much
+// By which a pool grows, where the card has so much.
+std::uint64_t Unit(const Process& process) {
+  const std::uint64_t set = process.file->state().pool_unit;
+  return set == 0 ? std::uint64_t{32} << 20 : set;
+}
 
-std::shared_ptr<Pool> NewPool(Process& process, int card) {
+std::shared_ptr<Pool> NewPool(Process& process, int card, StateFile::Kind kind = StateFile::Kind::kMemory) {
   auto pool = std::make_shared<Pool>();
-  pool->blocks = std::make_shared<Blocks>(card, kUnit);
+  pool->blocks = std::make_shared<Blocks>(card, Unit(process), kind);
   pool->switches = {{CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, 1},
                     {CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 1},
                     {CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 1}};
@@ -27,6 +31,17 @@ std::shared_ptr<Pool> DefaultPool(Process& process, int card) {
   std::shared_ptr<Pool>& pool = process.default_pools[card];
   if (pool == nullptr) pool = NewPool(process, card);
   return pool;
+}
+
+/// The host's, of which there is one; its memory is none of a card.
+std::shared_ptr<Pool> HostPool(Process& process) {
+  if (process.host_pool == nullptr) process.host_pool = NewPool(process, 0, StateFile::Kind::kOnHost);
+  return process.host_pool;
+}
+
+bool IsHost(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_HOST || location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+         location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 }
 
 std::shared_ptr<Pool> CurrentPool(Process& process, int card) {
@@ -129,11 +144,13 @@ FAKE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps*
   // A managed pool without a location lies where it is used: here, on the first card.
   const bool is_anywhere = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED &&
                            properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
-  const int card = is_anywhere ? 0 : CardOf(properties->location.id);
-  if (card < 0 || (!is_anywhere && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)) {
+  const bool is_host = !is_anywhere && IsHost(properties->location);
+  const int card = is_anywhere || is_host ? 0 : CardOf(properties->location.id);
+  if (card < 0 || (!is_anywhere && !is_host && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::shared_ptr<Pool> pool = NewPool(process, card);
+  const std::shared_ptr<Pool> pool =
+      NewPool(process, card, is_host ? StateFile::Kind::kOnHost : StateFile::Kind::kMemory);
   pool->most = properties->maxSize;
   *handle = HandleOf(pool);
   return CUDA_SUCCESS;
@@ -166,7 +183,7 @@ FAKE_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, std::size_t keep) {
 FAKE_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
   FAKE_ENTER("cuMemPoolSetAttribute");
   const std::shared_ptr<Pool> pool = FindPool(process, handle);
-  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (pool == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (int* const place = SwitchOf(*pool, attribute); place != nullptr) {
     *place = *static_cast<int*>(value);
     return CUDA_SUCCESS;
@@ -187,7 +204,7 @@ FAKE_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attrib
 FAKE_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
   FAKE_ENTER("cuMemPoolGetAttribute");
   const std::shared_ptr<Pool> pool = FindPool(process, handle);
-  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (pool == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const int* const place = SwitchOf(*pool, attribute); place != nullptr) {
     *static_cast<int*>(value) = *place;
     return CUDA_SUCCESS;
@@ -220,18 +237,21 @@ FAKE_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDe
 }
 FAKE_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation*) {
   FAKE_ENTER("cuMemPoolGetAccess");
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return FindPool(process, handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 FAKE_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
   FAKE_ENTER("cuDeviceGetDefaultMemPool");
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CardOf(device) < 0) return CUDA_ERROR_INVALID_DEVICE;
   *pool = HandleOf(DefaultPool(process, CardOf(device)));
   return CUDA_SUCCESS;
 }
 FAKE_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
   FAKE_ENTER("cuDeviceGetMemPool");
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CardOf(device) < 0) return CUDA_ERROR_INVALID_DEVICE;
   *pool = HandleOf(CurrentPool(process, CardOf(device)));
   return CUDA_SUCCESS;
@@ -242,14 +262,20 @@ FAKE_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
 }
 FAKE_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location,
                                             CUmemAllocationType) {
-  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-  return cuDeviceGetDefaultMemPool(pool, location->id);
+  if (pool == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) return cuDeviceGetDefaultMemPool(pool, location->id);
+  if (!IsHost(*location)) return CUDA_ERROR_NOT_SUPPORTED;
+  FAKE_ENTER("cuMemGetDefaultMemPool");
+  *pool = HandleOf(HostPool(process));
+  return CUDA_SUCCESS;
 }
-FAKE_EXPORT CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType) {
-  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-  return cuDeviceGetMemPool(pool, location->id);
+FAKE_EXPORT CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  if (pool == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) return cuDeviceGetMemPool(pool, location->id);
+  return cuMemGetDefaultMemPool(pool, location, type);
 }
 FAKE_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType, CUmemoryPool pool) {
+  if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
   return cuDeviceSetMemPool(location->id, pool);
 }

@@ -72,12 +72,15 @@ struct Context {
   int card = 0;
   int retained = 0;  // 0: released or destroyed
   bool is_primary = false;
+  Context* primary = nullptr;  // of a green context: where its memory is
   unsigned flags = 0;
   std::map<int, std::size_t> limits;  // by CUlimit
   std::map<int, std::shared_ptr<Allocation>> limit_memory;
   std::shared_ptr<Allocation> memory;
   std::shared_ptr<Stream> default_stream;  // from its first use on
   std::shared_ptr<Blocks> blocks;          // of cuMemAlloc
+  /// The context that memory which is made in this one goes with.
+  Context* owner() { return primary == nullptr ? this : primary; }
 };
 
 /// The current contexts of one thread. It has no destructor: programs use the driver in destructors of static
@@ -196,6 +199,7 @@ struct Process {
   std::map<std::uint64_t, Piece> pieces;
   std::map<Pool*, std::shared_ptr<Pool>> pools;
   std::map<int, std::shared_ptr<Pool>> default_pools, current_pools;  // by card
+  std::shared_ptr<Pool> host_pool;
   std::map<Graph*, std::shared_ptr<Graph>> graphs;
   std::map<GraphExec*, std::shared_ptr<GraphExec>> execs;
   std::map<std::uint64_t, GraphMemory> graph_memory;          // by address

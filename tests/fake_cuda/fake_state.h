@@ -92,6 +92,9 @@ struct State {
   std::atomic<std::int32_t> compute_mode;        // as NVML has it: 2 prohibited, 3 one process
   std::atomic<std::int32_t> foreign_descriptor;  // the result for one that is no memory; 0: INVALID_VALUE
   std::atomic<bool> any_program;                 // runs programs that are not held to the rules
+  std::atomic<std::uint64_t> pool_unit;          // by which pools grow, where the card has so much; 0: 32 MiB
+  std::atomic<std::uint64_t> array_row_unit;     // bytes to which rows of arrays are padded; 0: 128
+  std::atomic<std::uint64_t> array_rows_unit;    // rows to which the height is padded; 0: 1
   std::atomic<bool> has_faults;
   // The rest is guarded by the lock of the file (StateFile::Lock).
   Card cards[kMaxCards];

@@ -345,11 +345,12 @@ FAKE_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   if (const CUresult found = process.FindStream(handle, "cuStreamGetCtx", &stream); found != CUDA_SUCCESS) {
     return found;
   }
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *context = reinterpret_cast<CUcontext>(stream->context);
   return CUDA_SUCCESS;
 }
 FAKE_EXPORT CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
+  if (green != nullptr) (void)cuStreamGetGreenCtx(stream, green);
   return cuStreamGetCtx(stream, context);
 }
 FAKE_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
