@@ -81,14 +81,20 @@ std::vector<ListedCard> ListCards(const DeviceRegistry& registry) {
 }
 
 // Simulated cards have no driver that would take memory for a program.
-std::vector<BrokerCard> ServedCards(const DeviceRegistry& registry, Bytes overhead_allowance) {
+std::vector<BrokerCard> ServedCards(const DeviceRegistry& registry, const Config& config) {
   std::vector<BrokerCard> cards;
+  const bool is_real = !registry.simulated(), has_nvml = is_real && registry.accounting_note().empty();
+  const Bytes allowance = is_real ? config.overhead_allowance.value_or(Bytes()) : Bytes();
   for (const DeviceRegistry::Card& card : registry.cards()) {
     if (card.served) {
       cards.push_back({.index = card.index,
                        .backend_device = card.backend_device,
                        .device = card.device,
-                       .overhead_allowance = registry.simulated() ? Bytes() : overhead_allowance});
+                       .overhead_allowance = allowance,
+                       .lists_processes = has_nvml,
+                       .watched_overhead = has_nvml
+                                               ? config.overhead_allowance.value_or(Config::kUsualOverhead)
+                                               : allowance});
     }
   }
   return cards;
@@ -382,13 +388,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Devi
   }
   GrantLog& log = found ? static_cast<GrantLog&>(*foundation.journal) : *foundation.no_log;
   LGPU_ASSIGN_OR_RETURN(foundation.reclaimer_waker, PollWaker::Create());
-  LGPU_ASSIGN_OR_RETURN(foundation.broker,
-                        Broker::Create(registry.backend(), log,
-                                       {.cards = ServedCards(registry, config.overhead_allowance),
-                                        .reserve = config.reserve,
-                                        .unconfirmed_waker = foundation.reclaimer_waker,
-                                        .tick_waker = foundation.tick_waker,
-                                        .max_drain = config.max_drain}));
+  LGPU_ASSIGN_OR_RETURN(foundation.broker, Broker::Create(registry.backend(), log,
+                                                          {.cards = ServedCards(registry, config),
+                                                           .reserve = config.reserve,
+                                                           .unconfirmed_waker = foundation.reclaimer_waker,
+                                                           .tick_waker = foundation.tick_waker,
+                                                           .max_drain = config.max_drain}));
   auto impl = std::make_unique<Impl>(config, registry, std::move(foundation));
   LGPU_RETURN_IF_ERROR(impl->Start(registry.backend(), found));
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));

@@ -32,7 +32,12 @@ struct BrokerCard {
   int index = 0;           // as people count them
   int backend_device = 0;  // in DeviceMemory::devices()
   PhysicalDevice device;
-  Bytes overhead_allowance{};  // charged per process, for driver memory that lies in no chunk
+  /// For driver memory that lies in no chunk: charged per process from its start. Where the driver lists
+  /// processes it is charged while a process has memory of the card and is not listed yet.
+  Bytes overhead_allowance{};
+  bool lists_processes = false;
+  /// What a program may have beside its charges and chunks and 64 MiB without a word; 0: nothing watches.
+  Bytes watched_overhead{};
 };
 
 struct BrokerParts;

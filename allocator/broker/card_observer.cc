@@ -1,6 +1,7 @@
 #include "allocator/broker/card_observer.h"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -18,10 +19,15 @@ void CardObserver::ObserveCards() {
     core_.charges.LogLess();
   }
   for (const auto& [card, backend_device] : cards) {
+    std::map<std::int64_t, Bytes> held;
+    {
+      BrokerLock lock(core_);
+      held = core_.overheads.HeldOn(card);
+    }
     const std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device);
     if (!report) continue;
     BrokerLock lock(core_);
-    core_.overheads.NoteUncharged(card, *report, core_.overheads.Observe(card, *report));
+    core_.overheads.NoteUncharged(card, *report, core_.overheads.Observe(card, *report), std::move(held));
     core_.scheduler.Serve(card);
   }
 }

@@ -30,6 +30,7 @@ class CardObserver {
     std::int64_t pid = 0;
     int card_index = 0;
     Bytes beside;                        // what it has charged and was granted
+    Bytes allowed;                       // BrokerCard::watched_overhead
     std::set<std::int64_t> listed = {};  // all processes on the card
   };
   /// Memory of the cards that processes use beside chunks, where it was measured; else their allowance.

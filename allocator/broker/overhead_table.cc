@@ -29,7 +29,8 @@ void OverheadTable::Charge(SessionEntry& session) {
     }
     Overhead& overhead = overheads_[{session.pid, card}];
     if (overhead.sessions++ == 0) {
-      overhead.wanted = tables_.cards.at(card).overhead_allowance;
+      const BrokerCard& about = tables_.cards.at(card);
+      if (!about.lists_processes) overhead.wanted = about.overhead_allowance;
       Charge(card, overhead);
     }
   }
@@ -86,6 +87,8 @@ std::map<std::int64_t, Bytes> OverheadTable::Observe(CardId card, const CardRepo
     if (where.second != card) continue;
     if (const auto measured = beside.find(where.first); measured != beside.end()) {
       overhead.wanted = measured->second;
+    } else if (tables_.cards.at(card).lists_processes) {
+      overhead.wanted = UnlistedOf(card, where.first);
     }
     wanted += overhead.wanted;
     tables_.ledger.RefundOverhead(card, std::exchange(overhead.charged, Bytes()));
@@ -104,11 +107,33 @@ std::map<std::int64_t, Bytes> OverheadTable::Observe(CardId card, const CardRepo
   return beside;
 }
 
-void OverheadTable::NoteUncharged(CardId card, const CardReport& report,
-                                  const std::map<std::int64_t, Bytes>& beside) {
+Bytes OverheadTable::UnlistedOf(CardId card, std::int64_t pid) const {
+  const std::map<std::int64_t, Bytes> held = HeldOn(card);
+  const bool has_memory = held.contains(pid) && !held.at(pid).is_zero();
+  return has_memory ? tables_.cards.at(card).overhead_allowance : Bytes();
+}
+
+std::map<std::int64_t, Bytes> OverheadTable::HeldOn(CardId card) const {
+  std::map<std::int64_t, Bytes> held;
+  for (const auto& [id, device] : tables_.devices) {
+    if (device.spec.card != card) continue;
+    for (const auto& [session, bytes] : device.held_by) held[tables_.sessions.at(session).pid] += bytes;
+  }
+  return held;
+}
+
+void OverheadTable::NoteUncharged(CardId card, const CardReport& report, std::map<std::int64_t, Bytes> beside,
+                                  std::map<std::int64_t, Bytes> held) {
   const BrokerCard& about = tables_.cards.at(card);
-  if (about.overhead_allowance.is_zero() || about.device.uuid.starts_with("MIG-")) return;
-  const Bytes most = about.overhead_allowance + kUnchargedSlack;
+  if (about.watched_overhead.is_zero() || about.device.uuid.starts_with("MIG-")) return;
+  std::map<std::int64_t, Bytes> now = HeldOn(card);
+  std::map<std::int64_t, Bytes>& before = charged_before_[card];
+  for (auto& [pid, bytes] : beside) {
+    const Bytes recent = std::max(held[pid], before[pid]);
+    bytes = SaturatingSub(bytes, SaturatingSub(recent, now[pid]));
+  }
+  before = std::move(now);
+  const Bytes most = about.watched_overhead + kUnchargedSlack;
   bool is_any = false;
   for (const auto& [pid, bytes] : beside) {
     if (pid == ::getpid() || bytes <= most) continue;
@@ -118,8 +143,8 @@ void OverheadTable::NoteUncharged(CardId card, const CardReport& report,
     is_any = true;
   }
   std::erase_if(uncharged_, [&](const auto& entry) {
-    const auto now = beside.find(entry.first.second);
-    return entry.first.first == card && (now == beside.end() || now->second <= most);
+    const auto still = beside.find(entry.first.second);
+    return entry.first.first == card && (still == beside.end() || still->second <= most);
   });
   listed_.erase(card);
   if (!is_any) return;
@@ -134,6 +159,7 @@ std::vector<CardObserver::Uncharged> OverheadTable::Uncharged() const {
     found.push_back({.pid = where.second,
                      .card_index = tables_.cards.at(where.first).index,
                      .beside = beyond.beside,
+                     .allowed = tables_.cards.at(where.first).watched_overhead,
                      .listed = listed_.at(where.first)});
   }
   return found;

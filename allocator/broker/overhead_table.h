@@ -28,9 +28,13 @@ class OverheadTable {
   std::set<CardId> Refund(SessionEntry& session);
   /// Takes a card's report. Returns what each process uses beside chunks and charges.
   std::map<std::int64_t, Bytes> Observe(CardId card, const CardReport& report);
+  /// What each process has charged of the card, or was granted there.
+  std::map<std::int64_t, Bytes> HeldOn(CardId card) const;
   /// Counts the readings in which a process uses more than it has charged, was granted, and its overhead may
-  /// be. `beside`: as Observe returned it.
-  void NoteUncharged(CardId card, const CardReport& report, const std::map<std::int64_t, Bytes>& beside);
+  /// be. `beside`: as Observe returned it. `held`: as HeldOn returned it before the report was made. Memory
+  /// that a process had charged since the reading before counts as charged: the report may have it still.
+  void NoteUncharged(CardId card, const CardReport& report, std::map<std::int64_t, Bytes> beside,
+                     std::map<std::int64_t, Bytes> held);
 
   /// What the sessions of a process that are not draining may use of a card: all that they hold, and one
   /// context if a session of them uses the card.
@@ -52,13 +56,16 @@ class OverheadTable {
     Bytes beside;
   };
   void Charge(CardId card, Overhead& overhead);
+  /// What is set aside for a process that the report does not list.
+  Bytes UnlistedOf(CardId card, std::int64_t pid) const;
   std::map<std::int64_t, Bytes> BesideChunksOf(CardId card, const CardReport& report) const;
 
   BrokerTables& tables_;
   std::map<std::pair<std::int64_t, CardId>, Overhead> overheads_;
   std::map<CardId, std::vector<DeviceMemory::ProcessMemory>> outsiders_;
   std::map<std::pair<CardId, std::int64_t>, Beyond> uncharged_;
-  std::map<CardId, std::set<std::int64_t>> listed_;  // of cards with processes in uncharged_
+  std::map<CardId, std::map<std::int64_t, Bytes>> charged_before_;  // by pid, at the reading before
+  std::map<CardId, std::set<std::int64_t>> listed_;                 // of cards with processes in uncharged_
 };
 
 }  // namespace lgpu

@@ -88,7 +88,7 @@ absl::Status Check(const Config& config) {
   };
   LGPU_RETURN_IF_ERROR(CheckStaticNames(config));
   LGPU_RETURN_IF_ERROR(at("http.listen", CheckHttpListen(config.http)));
-  if (config.on_uncharged != "report" && config.overhead_allowance.is_zero()) {
+  if (config.on_uncharged != "report" && config.overhead_allowance.value_or(Bytes()).is_zero()) {
     LGPU_RETURN_IF_ERROR(at("memory.on_uncharged",
                             absl::InvalidArgumentError(absl::StrCat(
                                 "on_uncharged = \"", config.on_uncharged,

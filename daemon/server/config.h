@@ -79,6 +79,9 @@ struct LeasePolicy {
 
 /// A Config is lgpud's whole configuration, after defaults, files, environment and flags.
 struct Config {
+  /// As much as contexts take of real GPUs, by reports of others.
+  static constexpr Bytes kUsualOverhead{std::uint64_t{600} << 20};
+
   std::string runtime_dir;  // sockets, lock, journal
   std::string state_dir;    // leases that were made to last
   std::string lock_dir;     // one lock per physical device, machine-wide
@@ -88,7 +91,9 @@ struct Config {
   bool has_cuda_visible_devices = false;
   std::vector<SimulatedDeviceConfig> simulated;  // empty: the machine's GPUs
   Bytes reserve;                                 // of every card, never granted
-  Bytes overhead_allowance;                      // charged per session and card until measured
+  /// Of driver memory beside charges and chunks, for each program and card. None: 0 is set aside, and where
+  /// NVML lists processes they are watched with kUsualOverhead.
+  std::optional<Bytes> overhead_allowance;
   std::string on_uncharged = "report";  // "stop", "kill": of programs that use more than they charged
   std::chrono::milliseconds max_drain =
       std::chrono::seconds(2);  // how long a waiting request holds other requests back

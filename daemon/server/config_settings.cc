@@ -22,7 +22,11 @@ std::vector<Setting> Values(const Config& config) {
           {"daemon.max_sessions", absl::StrCat(config.max_sessions), ""},
           {"devices.visible", config.has_cuda_visible_devices ? config.cuda_visible_devices : "all", ""},
           {"memory.reserve", FormatBytes(config.reserve), ""},
-          {"memory.overhead_allowance", FormatBytes(config.overhead_allowance), ""},
+          {"memory.overhead_allowance",
+           config.overhead_allowance
+               ? FormatBytes(*config.overhead_allowance)
+               : absl::StrCat(FormatBytes(Config::kUsualOverhead), " where NVML answers, else 0B"),
+           ""},
           {"memory.on_uncharged", config.on_uncharged, ""},
           {"memory.max_drain", absl::StrCat(config.max_drain.count(), "ms"), ""},
           {"memory.default_mode", config.policy.preallocate ? "preallocate" : "growth", ""},

@@ -72,6 +72,9 @@ void ExamineDriver(const StatsReporter& stats, const std::vector<v1::CardStats>&
         absl::StrCat("accounting is estimated: ", std::string(nvml.status().message())));
     Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_WARN,
         "without NVML the memory of programs outside lgpu is unknown; set memory.reserve for it");
+    Add(diagnosis, "uncharged-memory", v1::Diagnosis::LEVEL_WARN,
+        "without NVML nothing watches what programs take beside their charges: contexts, code, and memory "
+        "that comes past lgpu");
     return;
   }
   Add(diagnosis, "driver", v1::Diagnosis::LEVEL_OK, (*nvml)->DriverVersion());

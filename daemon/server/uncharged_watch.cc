@@ -75,9 +75,12 @@ void UnchargedWatch::Look() {
 }
 
 void UnchargedWatch::Act(const CardObserver::Uncharged& use, LeaseKey lease) {
-  std::string text =
-      absl::StrCat("uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
-                   " beside its charges and chunks, which is more than memory.overhead_allowance and 64 MiB");
+  std::string text = absl::StrCat(
+      "uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
+      " beside its charges and chunks, which is more than ", FormatBytes(use.allowed),
+      " (memory.overhead_allowance) and 64 MiB: calls of the driver asked for it without a size, "
+      "as for a context, code and its variables (globals), the heap of malloc in kernels and "
+      "stacks; or it came past lgpu");
   if (action_ == "stop") {
     broker_.SetStopped(lease, true);
     stopped_.insert(lease);

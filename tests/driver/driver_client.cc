@@ -20,8 +20,11 @@
 #include <vector>
 
 #include "client/driver/cuda_abi.h"
+#include "tests/driver/driver_calls.h"
 
 using namespace lgpu::shim;  // the types of the driver's interface
+using lgpu::driver_client::Call;
+using lgpu::driver_client::ObeyMore;
 
 extern "C" {
 Result cuMemAlloc_v2(DevicePtr*, std::size_t) __attribute__((weak));
@@ -33,28 +36,6 @@ namespace {
 std::string way, opened;
 void* library = nullptr;
 Result (*get_proc_address)(const char*, void**, int, Flags64) = nullptr;
-
-/// `name` and `version` for a look-up; `symbol` for dlsym.
-void* Find(const char* symbol, const char* name, int version) {
-  if (way == "linked") {
-    if (std::strcmp(symbol, "cuMemAlloc_v2") == 0) return reinterpret_cast<void*>(&cuMemAlloc_v2);
-    if (std::strcmp(symbol, "cuMemFree_v2") == 0) return reinterpret_cast<void*>(&cuMemFree_v2);
-    return ::dlsym(RTLD_DEFAULT, symbol);
-  }
-  if (get_proc_address != nullptr) {
-    void* found = nullptr;
-    const Flags64 flags = way == "lookup_per_thread" ? kPerThreadStream : 0;
-    // As a CUDA runtime does: the look-up itself is looked up first.
-    return get_proc_address(name, &found, version, flags) == kSuccess ? found : nullptr;
-  }
-  return ::dlsym(library, symbol);
-}
-
-template <typename... Parameters>
-Result Call(const char* symbol, const char* name, int version, Parameters... parameters) {
-  const auto call = reinterpret_cast<Result (*)(Parameters...)>(Find(symbol, name, version));
-  return call == nullptr ? -1 : call(parameters...);
-}
 
 bool OpenDriver(const char* path) {
   if (way == "linked") return true;
@@ -73,6 +54,25 @@ bool OpenDriver(const char* path) {
   get_proc_address = reinterpret_cast<decltype(get_proc_address)>(again);
   return true;
 }
+
+}  // namespace
+
+void* lgpu::driver_client::Find(const char* symbol, const char* name, int version) {
+  if (way == "linked") {
+    if (std::strcmp(symbol, "cuMemAlloc_v2") == 0) return reinterpret_cast<void*>(&cuMemAlloc_v2);
+    if (std::strcmp(symbol, "cuMemFree_v2") == 0) return reinterpret_cast<void*>(&cuMemFree_v2);
+    return ::dlsym(RTLD_DEFAULT, symbol);
+  }
+  if (get_proc_address != nullptr) {
+    void* found = nullptr;
+    const Flags64 flags = way == "lookup_per_thread" ? kPerThreadStream : 0;
+    // As a CUDA runtime does: the look-up itself is looked up first.
+    return get_proc_address(name, &found, version, flags) == kSuccess ? found : nullptr;
+  }
+  return ::dlsym(library, symbol);
+}
+
+namespace {
 
 struct Held {
   std::string kind;
@@ -618,7 +618,7 @@ std::string Obey(std::istringstream& words) {
     ::waitpid(child, &status, 0);
     return "ok";
   }
-  return "error no such command";
+  return ObeyMore(verb, words).value_or("error no such command");
 }
 
 }  // namespace

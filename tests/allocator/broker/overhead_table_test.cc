@@ -62,11 +62,37 @@ TEST_F(OverheadTableTest, SessionsOfOneProcessAreAccountedForWithOneContext) {
 TEST_F(OverheadTableTest, OneReadingBeyondTheAllowanceIsNotNamed) {
   Attach(kSession);
   const CardReport report{.free = 56_MiB, .processes = {{.pid = 100, .used = 200_MiB}}};
-  overheads_.NoteUncharged(card_, report, overheads_.Observe(card_, report));
+  overheads_.NoteUncharged(card_, report, overheads_.Observe(card_, report), {});
   EXPECT_TRUE(overheads_.Uncharged().empty());
-  overheads_.NoteUncharged(card_, report, overheads_.Observe(card_, report));
+  overheads_.NoteUncharged(card_, report, overheads_.Observe(card_, report), {});
   ASSERT_EQ(overheads_.Uncharged().size(), 1u);
   EXPECT_EQ(overheads_.Uncharged().front().beside, 200_MiB);
+}
+
+TEST_F(OverheadTableTest, MemoryThatWasHeldBeforeTheReportWasMadeIsNotNamed) {
+  Attach(kSession);
+  const CardReport report{.free = 56_MiB, .processes = {{.pid = 100, .used = 200_MiB}}};
+  for (int i = 0; i < 3; ++i) {
+    overheads_.NoteUncharged(card_, report, overheads_.Observe(card_, report), {{100, 150_MiB}});
+  }
+  EXPECT_TRUE(overheads_.Uncharged().empty()) << "the program freed it while the driver was asked";
+}
+
+class ListedOverheadTest : public OverheadTableTest {
+ protected:
+  ListedOverheadTest() { tables_.cards.at(card_).lists_processes = true; }
+};
+
+TEST_F(ListedOverheadTest, NothingIsSetAsideForAConnection) {
+  Attach(kSession);
+  EXPECT_EQ(View().overhead, Bytes());
+  overheads_.Observe(card_, {.free = 256_MiB, .processes = {}});
+  EXPECT_EQ(View().overhead, Bytes()) << "it has no context";
+  overheads_.Observe(card_, {.free = 216_MiB, .processes = {{.pid = 100, .used = 40_MiB}}});
+  EXPECT_EQ(View().overhead, 40_MiB);
+  overheads_.Observe(card_, {.free = 256_MiB, .processes = {}});
+  EXPECT_EQ(View().overhead, Bytes()) << "the context has ended";
+  ExpectInStep();
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ class TablesFixture : public ::testing::Test {
     PhysicalDevice device;
     device.total = 256_MiB;
     device.granularity = 2_MiB;
-    return {.cards = {{.device = device, .overhead_allowance = 16_MiB}}, .clock = [this] { return now_; }};
+    return {.cards = {{.device = device, .overhead_allowance = 16_MiB, .watched_overhead = 16_MiB}},
+            .clock = [this] { return now_; }};
   }
   const Broker::Options options_ = OneCard();
 
