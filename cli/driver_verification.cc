@@ -17,6 +17,8 @@ namespace {
 
 // One kind of call, on a large GPU.
 constexpr std::chrono::minutes kAttemptPatience{5};
+// By the driver's own count, beyond the limit: what it takes for itself at the first use of a call.
+constexpr std::uint64_t kDriverSlack = std::uint64_t{16} << 20;
 constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
 
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
@@ -90,6 +92,12 @@ std::vector<std::string> DriverVerdict::problems() const {
       problems.push_back(absl::StrCat(attempt.way, " was refused with ", attempt.refused,
                                       ", not with 2 (out of memory), for which programs free their caches"));
     }
+    if (attempt.driver_bytes > limit_bytes + kDriverSlack) {
+      problems.push_back(
+          absl::StrCat(attempt.way, " took ", Size(attempt.driver_bytes),
+                       " of the GPU by the driver's own count, above the limit; other programs "
+                       "that allocated meanwhile count too"));
+    }
     if (attempt.daemon_bytes < attempt.taken_bytes) {
       problems.push_back(absl::StrCat(attempt.way, " gave ", Size(attempt.taken_bytes),
                                       ", the daemon counts ", Size(attempt.daemon_bytes)));
@@ -131,6 +139,7 @@ absl::StatusOr<DriverVerification> VerifyDriver(Connection& connection, const st
     card.attempts.push_back({.way = line.value("way", ""),
                              .taken_bytes = line.value("bytes", std::uint64_t{0}),
                              .allocations = line.value("allocations", std::uint64_t{0}),
+                             .driver_bytes = line.value("driver_bytes", std::uint64_t{0}),
                              .refused = line.value("refused", 0),
                              .daemon_bytes = held});
     if (options.verbose > 0) options.Note(absl::StrCat("lgpu: tried ", card.attempts.back().way));
@@ -147,6 +156,7 @@ std::string FormatDriverVerification(const DriverVerification& verification, con
     Table table({{"TRIED"},
                  {"MOST HELD", Table::Align::kRight},
                  {"PIECES", Table::Align::kRight},
+                 {"DRIVER", Table::Align::kRight},
                  {"DAEMON", Table::Align::kRight},
                  {"THEN"}});
     for (const DriverAttempt& attempt : card.attempts) {
@@ -155,7 +165,7 @@ std::string FormatDriverVerification(const DriverVerification& verification, con
                                : attempt.refused == 0            ? "not refused"
                                                       : absl::StrCat("refused with ", attempt.refused);
       table.AddRow({Printable(attempt.way), Size(attempt.taken_bytes), absl::StrCat(attempt.allocations),
-                    Size(attempt.daemon_bytes), then});
+                    Size(attempt.driver_bytes), Size(attempt.daemon_bytes), then});
     }
     absl::StrAppend(&text, table.Format(style), "The most that was held is ", Size(card.most_bytes()), " of ",
                     Size(card.limit_bytes), ".\n");
@@ -181,6 +191,7 @@ nlohmann::json ToJson(const DriverVerification& verification) {
       attempts.push_back({{"way", attempt.way},
                           {"taken_bytes", attempt.taken_bytes},
                           {"allocations", attempt.allocations},
+                          {"driver_bytes", attempt.driver_bytes},
                           {"refused", attempt.refused},
                           {"daemon_held_bytes", attempt.daemon_bytes}});
     }

@@ -17,6 +17,7 @@ struct DriverAttempt {
   std::string way;                 // "cuMemAlloc"
   std::uint64_t taken_bytes = 0;   // the most that the program had at once
   std::uint64_t allocations = 0;   // the number of pieces
+  std::uint64_t driver_bytes = 0;  // what the driver's own free memory fell by
   int refused = 0;                 // the driver's result that ended it; 0: none, the limit was passed
   std::uint64_t daemon_bytes = 0;  // held of the GPU's logical devices meanwhile, as the daemon counts
   /// The driver has no such call, or not on this GPU.

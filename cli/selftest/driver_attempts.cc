@@ -21,6 +21,7 @@ using namespace lgpu::shim;  // the types of the driver's interface
 
 constexpr std::uint64_t kUnit = std::uint64_t{2} << 20;  // the driver's unit of device memory
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMostOdd = std::uint64_t{256} << 20;
 constexpr int kThreads = 4;
 constexpr CUmemAllocationType kPinned = CU_MEM_ALLOCATION_TYPE_PINNED;
 constexpr int kReleaseThreshold = 4;      // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
@@ -43,10 +44,19 @@ class Driver {
     const auto call = reinterpret_cast<Result (*)(Parameters...)>(::dlsym(library_, symbol));
     return call == nullptr ? kNotSupported : call(parameters...);
   }
+  /// The free memory of the current device as the driver itself counts it, past the shim; 0: it does not say.
+  std::uint64_t FreeByDriver() const {
+    std::size_t free = 0, total = 0;
+    const auto ask = reinterpret_cast<Result (*)(std::size_t*, std::size_t*)>(
+        real_ == nullptr ? nullptr : ::dlsym(real_, "cuMemGetInfo_v2"));
+    return ask != nullptr && ask(&free, &total) == kSuccess ? free : 0;
+  }
 
  private:
-  explicit Driver(void* library) : library_(library) {}
+  explicit Driver(void* library)
+      : library_(library), real_(::dlopen("liblgpu_real_cuda.so.1", RTLD_NOW | RTLD_NOLOAD)) {}
   void* library_;
+  void* real_;  // behind the shim
 };
 
 /// One allocation by the driver, of any kind.
@@ -138,6 +148,14 @@ Result TakeArray(const Driver& driver, Device, Piece& piece) {
 }
 void FreeArray(const Driver& driver, const Piece& piece) { (void)driver("cuArrayDestroy", piece.first); }
 
+/// A part of a block, of a row and of a group of rows.
+constexpr std::uint64_t kOddSmall = 700'001, kOddPooled = std::uint64_t{5} << 20, kOddOwnPool = 1'000'003;
+Result TakeOddArray(const Driver& driver, Device, Piece& piece) {
+  constexpr ArrayDescriptor kArray{.width = 1001, .height = 1030, .format = kFloat, .channels = 1};
+  piece.bytes = kArray.width * kArray.height * 4;
+  return driver("cuArrayCreate_v2", &piece.first, &kArray);
+}
+
 /// Three levels: the size asked for, a quarter and a sixteenth of it.
 Result TakeMipmapped(const Driver& driver, Device, Piece& piece) {
   Array3dDescriptor array{};
@@ -224,11 +242,23 @@ const Way kWays[] = {
     {"captured cuMemAllocAsync", TakeCaptured, FreeInGraph},
 };
 
+/// Sizes that fill no unit of the driver's: what it takes is more than what is asked for.
+struct OddWay {
+  Way way;
+  std::uint64_t bytes;
+};
+const OddWay kOddWays[] = {
+    {{"cuMemAlloc, parts of blocks", TakePlain, FreePlain}, kOddSmall},
+    {{"cuMemAllocAsync, 5 MiB each", TakeOrdered, FreeOrdered}, kOddPooled},
+    {{"small pools, one for each piece", TakePooled, FreePooled}, kOddOwnPool},
+    {{"cuArrayCreate, odd sizes", TakeOddArray, FreeArray}, kOddSmall},
+};
+
 /// The memory that is held of one device, up to the first byte beyond its limit. Thread-safe.
 class Holding {
  public:
   Holding(const Driver& driver, Device device, std::uint64_t limit)
-      : driver_(driver), device_(device), limit_(limit) {}
+      : driver_(driver), device_(device), limit_(limit), free_before_(driver.FreeByDriver()) {}
   ~Holding() { FreeAll(); }
   Holding(const Holding&) = delete;
   Holding& operator=(const Holding&) = delete;
@@ -254,6 +284,20 @@ class Holding {
       bytes = bytes / 2 / kUnit * kUnit;
     }
   }
+  /// All but a part of the limit in large pieces, and the rest in pieces of `bytes`.
+  void FillOddly(const Way& way, std::uint64_t bytes) {
+    const std::uint64_t rest = std::min(limit_ / 2, kMostOdd);
+    while (held() + kUnit <= limit_ - rest) {
+      const std::uint64_t next =
+          std::min(StartSize(), std::max((limit_ - rest - held()) / kUnit * kUnit, kUnit));
+      if (Take(kWays[0], next) != kSuccess) break;
+    }
+    FillWith(way, bytes);
+  }
+  void FillWith(const Way& way, std::uint64_t bytes) {
+    while (!IsBroken() && Take(way, bytes) == kSuccess) {
+    }
+  }
   bool IsBroken() {
     const std::lock_guard lock(mutex_);
     return bytes_ > limit_;
@@ -263,11 +307,16 @@ class Holding {
     return {{"card", device_},
             {"way", name},
             {"bytes", bytes_},
+            {"driver_bytes", free_before_ - std::min(free_before_, driver_.FreeByDriver())},
             {"allocations", pieces_.size()},
             {"refused", refused_}};
   }
 
  private:
+  std::uint64_t held() {
+    const std::lock_guard lock(mutex_);
+    return bytes_;
+  }
   void FreeAll() {
     for (const auto& [way, piece] : pieces_) way->free(driver_, piece);
     (void)driver_("cuDeviceGraphMemTrim", device_);
@@ -276,18 +325,19 @@ class Holding {
   const Driver& driver_;
   const Device device_;
   const std::uint64_t limit_;
+  const std::uint64_t free_before_;  // as the driver counts it
   std::mutex mutex_;
   std::vector<std::pair<const Way*, Piece>> pieces_;
   std::uint64_t bytes_ = 0;
   Result refused_ = kSuccess;  // a result other than out of memory stays
 };
 
-void FillByThreads(const Driver& driver, Context context, Holding& holding) {
+void ByThreads(const Driver& driver, Context context, const std::function<void()>& fill) {
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       (void)driver("cuCtxSetCurrent", context);
-      holding.Fill(kWays[0], holding.StartSize());
+      fill();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -303,8 +353,21 @@ bool TryDevice(const Driver& driver, Device device, std::uint64_t limit, Context
   }
   {
     Holding holding(driver, device, limit);
-    FillByThreads(driver, context, holding);
+    ByThreads(driver, context, [&] { holding.Fill(kWays[0], holding.StartSize()); });
     if (!say(holding.About("cuMemAlloc by 4 threads"))) return false;
+  }
+  for (const OddWay& odd : kOddWays) {
+    Holding holding(driver, device, limit);
+    holding.FillOddly(odd.way, odd.bytes);
+    if (!say(holding.About(odd.way.name))) return false;
+  }
+  {
+    Holding holding(driver, device, limit);
+    holding.FillOddly(kOddWays[0].way, kLargest);  // the large pieces alone
+    ByThreads(driver, context, [&] {
+      for (const OddWay& odd : kOddWays) holding.FillWith(odd.way, odd.bytes);
+    });
+    if (!say(holding.About("odd sizes by 4 threads"))) return false;
   }
   Holding holding(driver, device, limit);
   for (const Way& way : kWays) {

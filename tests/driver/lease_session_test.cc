@@ -32,6 +32,20 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr char kCall[] = "cuMemAlloc_v2";
 constexpr char kUuid[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
+/// A pool whose trims change nothing.
+Pools::Calls CallsOf(Pools::Figure reserved) {
+  return {.reserved = reserved, .trim = [](std::uint64_t) {}};
+}
+
+/// Whether it was another process's.
+bool Destroy(Pools& pools, std::uint64_t pool) {
+  bool was_import = false;
+  EXPECT_EQ(pools.DestroyAround(
+                pool, [] { return kSuccess; }, was_import),
+            kSuccess);
+  return was_import;
+}
+
 class LeaseSessionTest : public ::testing::Test {
  protected:
   LeaseSession::Options Options(std::chrono::milliseconds wait = std::chrono::seconds(60)) const {
@@ -351,7 +365,8 @@ TEST_F(LeaseSessionTest, LargeRequestsAreChargedInWholeBlocks) {
 TEST_F(LeaseSessionTest, ARefusedRequestTakesTheRoomThatAnotherThreadMadeMeanwhile) {
   LeaseSession session(Options());
   Charges charges(session);
-  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return std::optional<std::uint64_t>(); });
+  Pools pools(session, ChargeKind::kPool,
+              CallsOf([](std::uint64_t) { return std::optional<std::uint64_t>(); }));
   const auto pool = pools.Of(7, 0, 0);
   const std::optional<shim::Charge> small = charges.Take(0, kSmall - 512, ChargeKind::kPlain, kCall);
   ASSERT_TRUE(small && charges.Take(0, kSmall - 512, ChargeKind::kPlain, kCall));
@@ -372,7 +387,7 @@ std::optional<std::uint64_t> reserved;
 
 TEST_F(LeaseSessionTest, APoolIsChargedForItsRequestsAndLoweredByTheDriversWord) {
   LeaseSession session(Options());
-  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return reserved; });
+  Pools pools(session, ChargeKind::kPool, CallsOf([](std::uint64_t) { return reserved; }));
   const auto pool = pools.Of(1, 0, 0);
   ASSERT_TRUE(pools.Take(*pool, 20 * kMiB, kCall));
   ASSERT_TRUE(pools.Take(*pool, 20 * kMiB, kCall));
@@ -388,9 +403,46 @@ TEST_F(LeaseSessionTest, APoolIsChargedForItsRequestsAndLoweredByTheDriversWord)
   reserved = 0;
   pools.SettleAll();
   EXPECT_TRUE(DaemonHas(20 * kMiB)) << "live allocations stay charged, whatever the driver says";
-  pools.Destroyed(1);
+  EXPECT_FALSE(Destroy(pools, 1));
   pools.GiveBack(*pool, 20 * kMiB);
   EXPECT_TRUE(DaemonHas(0)) << "a destroyed pool goes with its last allocation";
+}
+
+TEST_F(LeaseSessionTest, APoolIsChargedForWhatItReservesBeyondItsRequests) {
+  LeaseSession session(Options());
+  Pools pools(session, ChargeKind::kPool, CallsOf([](std::uint64_t) { return reserved; }));
+  const auto pool = pools.Of(1, 0, 0);
+  ASSERT_TRUE(pools.Take(*pool, kMiB, kCall));
+  reserved = 32 * kMiB;
+  EXPECT_TRUE(pools.Cover(*pool, kCall, /*may_refuse=*/true));
+  EXPECT_TRUE(DaemonHas(32 * kMiB));
+  EXPECT_TRUE(pools.TakeWithin(*pool, 31 * kMiB)) << "the pool has it";
+  EXPECT_FALSE(pools.TakeWithin(*pool, kMiB));
+  reserved = 96 * kMiB;
+  const int asked = daemon_.charges;
+  EXPECT_FALSE(pools.Cover(*pool, kCall, /*may_refuse=*/false));
+  EXPECT_EQ(daemon_.charges, asked) << "a refusal would be an event";
+  EXPECT_FALSE(pools.Cover(*pool, kCall, /*may_refuse=*/true));
+  EXPECT_EQ(daemon_.charges, asked + 1);
+  reserved = 32 * kMiB;
+  EXPECT_TRUE(pools.Cover(*pool, kCall, /*may_refuse=*/false));
+}
+
+TEST_F(LeaseSessionTest, AnAllocationIsAloneInItsPoolUnlessAnotherOneOverlaps) {
+  LeaseSession session(Options());
+  Pools pools(session, ChargeKind::kPool, CallsOf([](std::uint64_t) { return reserved; }));
+  const auto pool = pools.Of(1, 0, 0);
+  {
+    const Pools::Attempt first(pools, *pool);
+    EXPECT_TRUE(first.WasAlone());
+    {
+      const Pools::Attempt second(pools, *pool);
+      EXPECT_FALSE(second.WasAlone());
+    }
+    EXPECT_FALSE(first.WasAlone()) << "the other one has ended, but it overlapped";
+  }
+  const Pools::Attempt later(pools, *pool);
+  EXPECT_TRUE(later.WasAlone());
 }
 
 /// A pool in which another thread allocates and frees, once, while the driver is asked for its figure.
@@ -401,13 +453,13 @@ struct {
 
 TEST_F(LeaseSessionTest, AFigureFromBeforeAnotherThreadsAllocationLowersNothing) {
   LeaseSession session(Options());
-  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) -> std::optional<std::uint64_t> {
-    Pools* const other = std::exchange(busy.pools, nullptr);
-    if (other == nullptr) return 20 * kMiB;
-    EXPECT_TRUE(other->Take(*busy.pool, 20 * kMiB, kCall));
-    other->GiveBack(*busy.pool, 20 * kMiB);  // which the driver keeps
-    return 0;                                // the figure before that
-  });
+  Pools pools(session, ChargeKind::kPool, CallsOf([](std::uint64_t) -> std::optional<std::uint64_t> {
+                Pools* const other = std::exchange(busy.pools, nullptr);
+                if (other == nullptr) return 20 * kMiB;
+                EXPECT_TRUE(other->Take(*busy.pool, 20 * kMiB, kCall));
+                other->GiveBack(*busy.pool, 20 * kMiB);  // which the driver keeps
+                return 0;                                // the figure before that
+              }));
   busy = {.pools = &pools, .pool = pools.Of(3, 0, 0)};
   pools.Settle(*busy.pool);
   EXPECT_TRUE(DaemonHas(20 * kMiB)) << "the driver is asked again";
@@ -416,7 +468,7 @@ TEST_F(LeaseSessionTest, AFigureFromBeforeAnotherThreadsAllocationLowersNothing)
 
 TEST_F(LeaseSessionTest, APoolIsExportedOnceFromItsCard) {
   LeaseSession session(Options());
-  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return reserved; });
+  Pools pools(session, ChargeKind::kPool, CallsOf([](std::uint64_t) { return reserved; }));
   pools.Made(5, 0, 0, /*is_host=*/false);
   EXPECT_EQ(pools.SetExported(5), 0);
   EXPECT_EQ(pools.SetExported(5), LeaseSession::kNoCard) << "counted before";
@@ -425,15 +477,15 @@ TEST_F(LeaseSessionTest, APoolIsExportedOnceFromItsCard) {
 
 TEST_F(LeaseSessionTest, APoolOfHostMemoryIsNotCharged) {
   LeaseSession session(Options());
-  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return reserved; });
+  Pools pools(session, ChargeKind::kPool, CallsOf([](std::uint64_t) { return reserved; }));
   const auto pool = pools.Of(2, 0, LeaseSession::kNoCard);
   EXPECT_FALSE(pools.Take(*pool, kMiB, kCall)) << "a card that is not the lease's";
   pools.Made(3, kNoDevice, LeaseSession::kNoCard, /*is_host=*/true);
   EXPECT_TRUE(pools.Take(*pools.Find(3), 1000 * kMiB, kCall));
   pools.Imported(4);
   EXPECT_TRUE(pools.Take(*pools.Find(4), 1000 * kMiB, kCall)) << "its other process has the charge";
-  EXPECT_TRUE(pools.Destroyed(4));
-  EXPECT_FALSE(pools.Destroyed(3));
+  EXPECT_TRUE(Destroy(pools, 4));
+  EXPECT_FALSE(Destroy(pools, 3));
   EXPECT_EQ(daemon_.charges, 0);
 }
 
