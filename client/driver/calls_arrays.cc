@@ -1,9 +1,11 @@
 // Arrays and mipmapped arrays. The driver pads them by rules of its own. It tells the padded size of an array
-// that has no memory yet, so such a twin of a large array is made and asked. Where it cannot be, and of small
-// arrays, the charge is an estimate.
+// that has no memory yet, so such a twin of a large array is made and asked; small arrays are padded as two
+// such twins are. Where the driver makes none, the charge is an estimate.
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <optional>
 
 #include "client/driver/shim.h"
 
@@ -26,30 +28,34 @@ std::uint64_t BytesOfFormat(int format) {
   }
 }
 
-// Rows, and groups of rows, as a tiled layout may pad them.
+/// How the driver pads arrays: rows to multiples of `row` bytes, the height to multiples of `rows`.
+struct Padding {
+  std::uint64_t row = 0, rows = 0;
+};
+// Where the driver does not say: as a layout in tiles may pad.
 constexpr std::uint64_t kRow = 512;
-constexpr std::uint64_t kMostRows = 128;
+constexpr std::uint64_t kFewestRows = 8, kMostRows = 128;
 
-template <typename Descriptor>
-std::uint64_t BytesOf(const Descriptor& array) {
+std::uint64_t BytesOf(const Array3dDescriptor& array, const std::optional<Padding>& told) {
   const std::uint64_t row = Product(std::max<std::uint64_t>(array.width, 1),
                                     std::max(array.channels, 1U) * BytesOfFormat(array.format));
   const std::uint64_t height = std::max<std::uint64_t>(array.height, 1);
-  const std::uint64_t rows = RoundUp(height, std::min(std::bit_ceil(std::min(height, kMostRows)), kMostRows));
-  std::uint64_t bytes = Product(RoundUp(row, kRow), rows);
-  if constexpr (requires { array.depth; }) bytes = Product(bytes, std::max<std::uint64_t>(array.depth, 1));
-  return bytes;
+  const std::uint64_t tile = std::clamp(std::bit_ceil(std::min(height, kMostRows)), kFewestRows, kMostRows);
+  const std::uint64_t rows = array.height == 0 ? 1 : RoundUp(height, told ? told->rows : tile);
+  return Product(Product(RoundUp(row, told ? told->row : kRow), rows),
+                 std::max<std::uint64_t>(array.depth, 1));
 }
 
-std::uint64_t BytesOf(Array3dDescriptor array, unsigned levels) {
-  std::uint64_t bytes = 0;
-  for (unsigned level = 0; level < std::min(levels, 64U); ++level) {
-    const std::uint64_t level_bytes = BytesOf(array);
+/// `levels`: 0 for an array that is not mipmapped.
+std::uint64_t BytesOf(Array3dDescriptor array, unsigned levels, const std::optional<Padding>& told) {
+  std::uint64_t bytes = BytesOf(array, told);
+  for (unsigned level = 1; level < std::min(levels, 64U); ++level) {
+    array.width /= 2;
+    array.height = array.height == 0 ? 0 : std::max<std::size_t>(array.height / 2, 1);
+    if ((array.flags & kArrayOfLayers) == 0) array.depth /= 2;
+    const std::uint64_t level_bytes = BytesOf(array, told);
     if (level_bytes > ~bytes) return ~std::uint64_t{0};
     bytes += level_bytes;
-    array.width /= 2;
-    array.height /= 2;
-    if ((array.flags & kArrayOfLayers) == 0) array.depth /= 2;
   }
   return bytes;
 }
@@ -90,10 +96,31 @@ std::uint64_t BytesOfTwin(Array3dDescriptor descriptor, unsigned levels) {
   return told == kSuccess ? needed.size : 0;
 }
 
-template <typename Descriptor>
-std::uint64_t ChargedBytesOf(const Descriptor& descriptor, unsigned levels, std::uint64_t estimate) {
-  if (estimate < kSmall || Shim::Get() == nullptr) return estimate;
-  return std::max(estimate, BytesOfTwin(As3d(descriptor), levels));
+/// The padding of small arrays, which the driver tells by two twins that are large in one direction. Nothing:
+/// it does not tell.
+std::optional<Padding> ToldPadding() {
+  static std::atomic<std::uint64_t> row{0}, rows{0};
+  if (const std::uint64_t known = rows.load(); known != 0) return Padding{row.load(), known};
+  constexpr int kFloat = 0x20;
+  constexpr std::size_t kHigh = 65536, kWide = 131072, kWideBytes = 4 * kWide;
+  const std::uint64_t high = BytesOfTwin({1, kHigh, 0, kFloat, 1, 0}, 0);
+  const std::uint64_t wide = BytesOfTwin({kWide, 1, 0, kFloat, 1, 0}, 0);
+  if (high == 0 || wide == 0) return std::nullopt;
+  row.store((high + kHigh - 1) / kHigh);
+  rows.store((wide + kWideBytes - 1) / kWideBytes);
+  return Padding{row.load(), rows.load()};
+}
+
+/// `levels`: 0 for an array that is not mipmapped.
+std::uint64_t ChargedBytesOf(const Array3dDescriptor& descriptor, unsigned levels) {
+  const std::uint64_t guess = BytesOf(descriptor, levels, std::nullopt);
+  if (Shim::Get() == nullptr) return guess;
+  if (guess < kSmall) {
+    const std::uint64_t told = BytesOf(descriptor, levels, ToldPadding());
+    if (told < kSmall) return told;
+  }
+  const std::uint64_t told = BytesOfTwin(descriptor, levels);
+  return told != 0 ? told : guess;
 }
 
 template <typename Allocate>
@@ -108,7 +135,7 @@ Result Create(void** array, std::uint64_t bytes, const char* call, Allocate allo
 template <typename Descriptor>
 Result CreateArray(Result (*real)(Array*, const Descriptor*), Array* array, const Descriptor* descriptor,
                    const char* call) {
-  return Create(array, HasMemory(descriptor) ? ChargedBytesOf(*descriptor, 0, BytesOf(*descriptor)) : 0, call,
+  return Create(array, HasMemory(descriptor) ? ChargedBytesOf(As3d(*descriptor), 0) : 0, call,
                 [&] { return CallReal(real, array, descriptor); });
 }
 
@@ -144,8 +171,7 @@ LGPU_SHIM_EXPORT Result cuArray3DCreate_v2(Array* array, const Array3dDescriptor
 LGPU_SHIM_EXPORT Result cuMipmappedArrayCreate(MipmappedArray* array, const Array3dDescriptor* descriptor,
                                                unsigned levels) {
   return Create(
-      array, HasMemory(descriptor) ? ChargedBytesOf(*descriptor, levels, BytesOf(*descriptor, levels)) : 0,
-      "cuMipmappedArrayCreate",
+      array, HasMemory(descriptor) ? ChargedBytesOf(*descriptor, levels) : 0, "cuMipmappedArrayCreate",
       [&] { return CallReal(RealDriver::Get().cuMipmappedArrayCreate, array, descriptor, levels); });
 }
 LGPU_SHIM_EXPORT Result cuArrayDestroy(Array array) {

@@ -122,9 +122,13 @@ Result EnterGreen() {
 
 constexpr char kOwnText[] = "of the program";
 
-/// Closes all descriptors but the standard ones, and opens files of its own under their numbers.
+/// Closes all sockets, as a program does that keeps what it knows alone, and opens files of its own under
+/// their numbers. The fake driver's own descriptors stay.
 std::string CloseAndOpen() {
-  for (int file = 3; file < 256; ++file) ::close(file);
+  for (int file = 3; file < 256; ++file) {
+    struct stat about {};
+    if (::fstat(file, &about) == 0 && S_ISSOCK(about.st_mode)) ::close(file);
+  }
   for (int i = 0; i < 64; ++i) {
     const int file = ::memfd_create("own", 0);
     if (file < 0 || ::write(file, kOwnText, sizeof(kOwnText)) != sizeof(kOwnText)) return "error no file";

@@ -17,7 +17,7 @@ using ::testing::StartsWith;
 
 class FiguresTest : public ShimTest {
  protected:
-  FiguresTest() : ShimTest({.total = 4_GiB, .context = kContext}) {}
+  FiguresTest() : ShimTest({.total = 4_GiB, .context = kContext}) { machine_.state().any_program = true; }
   std::unique_ptr<ChildProgram> StartClient(const std::string& limit) {
     return Start(limit, {Client("dlopen"), "dlopen", "libcuda.so.1"});
   }
