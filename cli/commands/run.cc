@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -159,6 +160,7 @@ class RunCommand final : public Command {
     const auto tell = [&] {
       if (wake_up.TakeTick()) {
         look();
+        TellOfSimulated(connection, lease, options);
         if (require_attach_ && watch.FoundBypass()) ::kill(child->pid(), SIGTERM);
       }
       eventfd_t ignored;
@@ -232,6 +234,19 @@ class RunCommand final : public Command {
     return parsed;
   }
 
+  /// Once, soon after the start: a program that takes memory from a driver is not limited on simulated GPUs.
+  void TellOfSimulated(Connection& connection, const v1::Lease& lease, const CommonOptions& options) {
+    if (HasRealGpu(lease) || std::exchange(has_told_of_simulated_, true)) return;
+    v1::GetLeaseRequest request;
+    request.set_lease(lease.id());
+    const absl::StatusOr<v1::Lease> now = connection.Call(kGetLease, request);
+    if (!now.ok() || now->sessions_ever() > 1) return;
+    options.Note(
+        absl::StrCat("lgpu: note: ", Printable(options.command[0]),
+                     " has not attached yet, and its GPUs are simulated: only programs that use liblgpu are "
+                     "limited there"));
+  }
+
   /// Finds out whether the command used its lease; the result is the exit code.
   absl::StatusOr<int> AfterCommand(Connection& connection, const DaemonConnection& session,
                                    const v1::Lease& lease, int code, const CommonOptions& options) const {
@@ -262,6 +277,7 @@ class RunCommand final : public Command {
   DeviceFlags flags_;
   bool require_attach_ = false;
   bool isolate_ = false;
+  bool has_told_of_simulated_ = false;
   const CLI::Option* memory_wait_flag_ = nullptr;
   std::string memory_wait_text_ = "2s";
   std::chrono::milliseconds memory_wait_{};

@@ -65,9 +65,10 @@ void LeaseEvents::LacksMemory(const Lease& lease, Bytes missing, const absl::Sta
   Append(v1::Event::KIND_LEASE_DEGRADED, lease, nullptr, absl::StrCat(text, StatusHeadline(why)));
 }
 
-void LeaseEvents::Uncharged(const Lease& lease, std::int64_t pid, const std::string& what) const {
+void LeaseEvents::Uncharged(const Lease& lease, std::int64_t pid, const std::string& program,
+                            const std::string& what) const {
   Append(v1::Event::KIND_UNCHARGED, lease, nullptr,
-         absl::StrCat(ProcessCommand(pid), " (pid ", pid, ") of lease ", lease.name, " ", what));
+         absl::StrCat(program, " (pid ", pid, ") of lease ", lease.name, " ", what));
 }
 
 void LeaseEvents::Attached(const Lease& lease, const SessionState& session) const {

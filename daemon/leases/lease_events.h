@@ -29,7 +29,9 @@ class LeaseEvents {
   /// Also a warning of the daemon's log.
   void LacksMemory(const Lease& lease, Bytes missing, const absl::Status& why) const;
   /// A program of the lease uses more than it has charged or was granted; `what` follows its name.
-  void Uncharged(const Lease& lease, std::int64_t pid, const std::string& what) const;
+  /// `program`: as people know it.
+  void Uncharged(const Lease& lease, std::int64_t pid, const std::string& program,
+                 const std::string& what) const;
 
   // ---- One session of it.
   void Attached(const Lease& lease, const SessionState& session) const;

@@ -74,7 +74,17 @@ void UnchargedWatch::Look() {
   });
 }
 
+std::string UnchargedWatch::ProgramOf(std::int64_t pid) const {
+  for (const std::shared_ptr<SessionState>& session : sessions_.All()) {
+    const std::string& command = session->identity().command;
+    if (session->process().pid == pid && !command.empty()) return command;
+  }
+  const std::string name = ProcessCommand(pid);
+  return name.empty() ? "a program that has ended" : name;
+}
+
 void UnchargedWatch::Act(const CardObserver::Uncharged& use, LeaseKey lease) {
+  const std::string program = ProgramOf(use.pid);  // before it may be killed
   std::string text = absl::StrCat(
       "uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
       " beside its charges and chunks, which is more than ", FormatBytes(use.allowed),
@@ -94,8 +104,9 @@ void UnchargedWatch::Act(const CardObserver::Uncharged& use, LeaseKey lease) {
                                            : absl::StrCat(": lgpud may not kill it (", failure,
                                                           "; docs/configuration.md, memory.on_uncharged)"));
   }
-  leases_.TellOf(lease,
-                 [&](const LeaseEvents& events, const Lease& of) { events.Uncharged(of, use.pid, text); });
+  leases_.TellOf(lease, [&](const LeaseEvents& events, const Lease& of) {
+    events.Uncharged(of, use.pid, program, text);
+  });
 }
 
 }  // namespace lgpu::daemon

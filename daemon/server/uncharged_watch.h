@@ -28,6 +28,8 @@ class UnchargedWatch {
  private:
   /// None: a stranger.
   LeaseKey LeaseOf(std::int64_t pid) const;
+  /// The command of an attached program, else the kernel's name of the process.
+  std::string ProgramOf(std::int64_t pid) const;
   void Act(const CardObserver::Uncharged& use, LeaseKey lease);
 
   Broker& broker_;

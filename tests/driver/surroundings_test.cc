@@ -219,6 +219,19 @@ TEST_F(SurroundingsTest, ALookUpOfAFormThatOnlyTheDriverKnowsIsTheDriversOwn) {
   }
 }
 
+TEST_F(SurroundingsTest, RunSaysEarlyThatSimulatedGpusLimitNoProgramOfTheDriver) {
+  StartSimulated();
+  ChildProgram::Options options = Lgpu({"run", "-m", "64MiB", "--", "cat"});
+  auto program = ChildProgram::Start(options);
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_TRUE(Eventually([&] {
+    return (*program)->Errors().find("its GPUs are simulated: only programs that use liblgpu are limited") !=
+           std::string::npos;
+  })) << (*program)->Errors();
+  (*program)->CloseInput();
+  EXPECT_EQ((*program)->Wait(), 0);
+}
+
 class ManyProgramsTest : public ShimTest {
  protected:
   ManyProgramsTest() : ShimTest({.total = 16_GiB, .context = 1_MiB}) {}

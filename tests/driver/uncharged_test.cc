@@ -20,6 +20,7 @@ std::string Config(const std::string& action) {
 
 class UnchargedTest : public ShimTest {
  protected:
+  explicit UnchargedTest(const FakeMachine::CardOptions& card = {}) : ShimTest(card) {}
   std::string Events(const std::string& lease) { return Run({"events", "--lease", lease}).out; }
 };
 
@@ -102,6 +103,65 @@ TEST_F(UnchargedTest, KillEndsACommandThatComesPastTheShim) {
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 90 * kMiB)), "ok");
   EXPECT_EQ(client->Wait(), 128 + SIGKILL);
   End(*stranger);
+}
+
+/// Contexts of a real GPU's size, and no word in the configuration.
+class WatchedTest : public UnchargedTest {
+ protected:
+  WatchedTest() : UnchargedTest({.total = 64_GiB, .context = 500_MiB}) {
+    machine_.state().any_program = true;
+  }
+  static constexpr char kReport[] = "beside its charges and chunks, which is more than 600.00MiB";
+};
+
+TEST_F(WatchedTest, MemoryThatNoCallAsksForBySizeIsReportedWithTheReason) {
+  StartMachine();
+  for (const char* const ask : {"heap", "globals"}) {
+    auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+    EXPECT_EQ(Ask(*client, absl::StrCat(ask, " ", 768 * kMiB)), "ok");
+    EXPECT_TRUE(Eventually([&] { return client->Errors().find(kReport) != std::string::npos; }))
+        << ask << client->Errors();
+    EXPECT_THAT(client->Errors(), ::testing::AllOf(HasSubstr("driver_client"), HasSubstr("heap of malloc"),
+                                                   HasSubstr("globals")));
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok") << "it is reported alone";
+    End(*client);
+  }
+}
+
+TEST_F(WatchedTest, ACommandThatHasToAttachIsReportedToo) {
+  StartMachine();
+  const ChildProgram::Options options =
+      Lgpu({"run", "--require-attach", "-m", "64MiB", "--", Client("dlopen"), "dlopen", "libcuda.so.1"});
+  auto client = StartProgram(options.argv, options.environment);
+  EXPECT_EQ(Ask(*client, absl::StrCat("heap ", 768 * kMiB)), "ok");
+  EXPECT_TRUE(Eventually([&] { return client->Errors().find(kReport) != std::string::npos; }));
+  End(*client);
+}
+
+TEST_F(WatchedTest, ProgramsThatStayInsideAreNotReportedAndShowWhatTheyHaveBeside) {
+  StartMachine();
+  const std::string lease = CreateLease("8GiB");
+  std::vector<std::unique_ptr<ChildProgram>> programs;
+  for (int i = 0; i < 20; ++i) programs.push_back(StartIn(lease));
+  for (int round = 0; round < 10; ++round) {
+    for (const auto& program : programs) program->WriteLine(absl::StrCat("churn 2 50 ", 200 * kMiB));
+    for (const auto& program : programs) EXPECT_EQ(program->ReadLine(), "ok");
+  }
+  EXPECT_TRUE(Eventually([&] { return Stats().leases(0).sessions(0).overhead_bytes() == 500 * kMiB; }));
+  EXPECT_THAT(Run({"ps"}).out, HasSubstr("500.00MiB"));
+  EXPECT_THAT(Events(lease), Not(HasSubstr("beside its charges")));
+  for (const auto& program : programs) End(*program);
+}
+
+TEST_F(WatchedTest, AConnectionSetsNothingAside) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto client = StartIn(lease);
+  EXPECT_EQ(Ask(*client, "leave_context"), "ok");
+  EXPECT_EQ(Ask(*client, "release_primary"), "ok");
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(0).overhead_bytes() == 0; })) << "it has no context";
+  EXPECT_EQ(Stats().leases(0).sessions_size(), 1);
+  End(*client);
 }
 
 /// Programs in a pid namespace, which know themselves by another pid than lgpud does.
