@@ -228,7 +228,7 @@ TEST_F(SurroundingsTest, RunSaysEarlyThatSimulatedGpusLimitNoProgramOfTheDriver)
     return (*program)->Errors().find("its GPUs are simulated: only programs that use liblgpu are limited") !=
            std::string::npos;
   })) << (*program)->Errors();
-  (*program)->CloseInput();
+  (*program)->CloseStdin();
   EXPECT_EQ((*program)->Wait(), 0);
 }
 
