@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROOT, SHIMS = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-PAGE = (ROOT / "docs/unmodified.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("unmodified.md", "unmodified-reference.md"))
 NEWEST_GLIBC = (2, 28)
 # Of each image: the last two are empty since 2.34, and before they have what libc has now.
 GLIBC = {"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
@@ -61,12 +61,12 @@ for name, real in NEEDED.items():
         is_old = kind == "GLIBC" and re.fullmatch(r"2(\.\d+)+", version) and tuple(map(int, version.split("."))) <= NEWEST_GLIBC
         calls = re.findall(rf"\b(\w+)@{kind}_{re.escape(version)}\b", run("readelf", "--dyn-syms", "-W", str(library)))
         check(is_old, f"{name} needs {kind}_{version}, for {', '.join(calls) or 'the loader'}: see client/driver/old_glibc.c")
-check(f"glibc {NEWEST_GLIBC[0]}.{NEWEST_GLIBC[1]}" in PAGE, "docs/unmodified.md does not state the glibc that is needed")
+check(f"glibc {NEWEST_GLIBC[0]}.{NEWEST_GLIBC[1]}" in PAGE, "docs/unmodified*.md do not state the glibc that is needed")
 check(exports(SHIMS / "libcuda.so.1") == symbols, f"libcuda.so.1 and surface.h differ by {sorted(exports(SHIMS / 'libcuda.so.1') ^ symbols)}")
 check(exports(SHIMS / "libnvidia-ml.so.1") == NVML, "libnvidia-ml.so.1 exports something else than the page says")
 check(exports(SHIMS / "liblgpu_redirect.so") == {"dlopen", "dlmopen"}, "the redirect exports something else than dlopen and dlmopen")
 for symbol, name, _, _ in surface:
-    check(f"`{name}`" in PAGE, f"docs/unmodified.md has no `{name}`")
+    check(f"`{name}`" in PAGE, f"docs/unmodified*.md have no `{name}`")
 
 if len(sys.argv) > 3:
     cuda = pathlib.Path(sys.argv[3])
@@ -93,7 +93,7 @@ if len(sys.argv) > 3:
         names |= {re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", symbol) for symbol in exported}
     for name in sorted(names):
         if ALLOCATES.match(name) and not NO_MEMORY.match(name):
-            check(f"`{name}`" in PAGE, f"docs/unmodified.md does not say whether {name} is charged")
+            check(f"`{name}`" in PAGE, f"docs/unmodified*.md do not say whether {name} is charged")
 
 for problem in problems:
     print(problem)
