@@ -1,6 +1,8 @@
 // A program without any code of lgpu: any_client CASE uses the driver in one of the ways that programs do,
 // and prints each difference from the fake driver's state. --list names the cases.
 
+#include "tests/fake_cuda/any_client.h"
+
 #include <cuda.h>
 #include <dlfcn.h>
 #include <spawn.h>
@@ -22,22 +24,9 @@
 
 extern char** environ;
 
-namespace {
+int any_client::wrong = 0;
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-
-int wrong = 0;
-
-#define EXPECT(condition)                                                  \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
-      ++wrong;                                                             \
-    }                                                                      \
-  } while (false)
-#define OK(call) EXPECT((call) == CUDA_SUCCESS)
-
-std::size_t Free() {
+std::size_t any_client::Free() {
   std::size_t free = 0, total = 0;
   OK(cuMemGetInfo_v2(&free, nullptr));
   OK(cuMemGetInfo_v2(nullptr, &total));
@@ -46,15 +35,19 @@ std::size_t Free() {
 }
 
 // By how much `free` fell since `before`.
-std::size_t Taken(std::size_t before) { return before - Free(); }
+std::size_t any_client::Taken(std::size_t before) { return before - Free(); }
 
-CUcontext Start() {
+CUcontext any_client::Start() {
   CUcontext context = nullptr;
   OK(cuInit(0));
   OK(cuDevicePrimaryCtxRetain(&context, 0));
   OK(cuCtxSetCurrent(context));
   return context;
 }
+
+namespace {
+
+using namespace any_client;
 
 void Lookup() {
   void* found = nullptr;
@@ -432,6 +425,7 @@ int main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "--list";
   if (name == "--list") {
     for (const auto& [key, run] : kCases) std::puts(key.c_str());
+    for (const auto& [key, run] : WideCases()) std::puts(key.c_str());
     return 0;
   }
   if (name == "ipc-reader") {
@@ -440,6 +434,8 @@ int main(int argc, char** argv) {
     Hold();
   } else if (const auto found = kCases.find(name); found != kCases.end()) {
     found->second();
+  } else if (const auto wide = WideCases().find(name); wide != WideCases().end()) {
+    wide->second();
   } else {
     return 2;
   }
