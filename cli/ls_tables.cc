@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,6 +114,22 @@ std::string FormatQueues(const v1::StatsSnapshot& snapshot, const Style& style) 
   return table.empty() ? "" : absl::StrCat("\nWaiting for memory:\n", table.Format(style));
 }
 
+/// What programs have of real GPUs beside their charges and chunks; empty where nothing is known of it.
+std::string FormatBeside(const v1::StatsSnapshot& snapshot, const Style& style) {
+  Table table({{"PID", Align::kRight}, {"LEASE"}, {"OVERHEAD", Align::kRight}, {"COMMAND"}});
+  std::set<std::uint64_t> shown;  // sessions of one process share it
+  for (const v1::LeaseStats& lease : snapshot.leases()) {
+    for (const v1::SessionStats& session : lease.sessions()) {
+      if (session.overhead_bytes() == 0 || !shown.insert(session.pid()).second) continue;
+      table.AddRow({absl::StrCat(session.pid()), LeaseName(lease), Size(session.overhead_bytes()),
+                    Printable(session.command())});
+    }
+  }
+  return table.empty() ? ""
+                       : absl::StrCat("\nBeside charges and chunks (contexts, code, libraries):\n",
+                                      table.Format(style));
+}
+
 /// Processes outside lgpu that use the GPUs; empty without any, or where the driver does not tell.
 std::string FormatForeign(const v1::StatsSnapshot& snapshot, const Style& style) {
   Table table(
@@ -216,8 +233,8 @@ std::string FormatLeases(const v1::StatsSnapshot& snapshot, const Style& style, 
 std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style, const Viewer& viewer) {
   const std::string room = FormatRoom(snapshot);
   return absl::StrCat(FormatCards(snapshot, style), "\n", FormatLeases(snapshot, style, viewer),
-                      FormatQueues(snapshot, style), FormatForeign(snapshot, style), room.empty() ? "" : "\n",
-                      room);
+                      FormatQueues(snapshot, style), FormatBeside(snapshot, style),
+                      FormatForeign(snapshot, style), room.empty() ? "" : "\n", room);
 }
 
 namespace {
@@ -298,7 +315,7 @@ std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style
     for (const v1::SessionStats& session : lease.sessions()) AddSession(snapshot, lease, session, table);
   }
   return absl::StrCat(table.empty() ? "No processes are attached.\n" : table.Format(style),
-                      FormatForeign(snapshot, style));
+                      FormatBeside(snapshot, style), FormatForeign(snapshot, style));
 }
 
 static std::string EndText(const v1::LeaseStats& lease) {

@@ -49,11 +49,19 @@ void Charges::GiveUp(const Charge& charge, const char* call) {
   session_.TellRefused(charge.card, charge.bytes, charge.kind, call);
 }
 
+unsigned& Charges::SmallBlocks::RequestsOf(std::uint64_t block) {
+  if (last_requests_ == nullptr || block != last_block_) {
+    last_block_ = block;
+    last_requests_ = &requests[block];
+  }
+  return *last_requests_;
+}
+
 void Charges::SmallBlocks::Enter(const Charge& charge) {
   placed += charge.bytes;
   const std::uint64_t last = (charge.address + charge.bytes - 1) / kBlock;
   for (std::uint64_t block = charge.address / kBlock; block <= last; ++block) {
-    if (requests[block]++ == 0) ++occupied;
+    if (RequestsOf(block)++ == 0) ++occupied;
   }
 }
 
@@ -61,11 +69,12 @@ void Charges::SmallBlocks::Leave(const Charge& charge) {
   placed -= charge.bytes;
   const std::uint64_t last = (charge.address + charge.bytes - 1) / kBlock;
   for (std::uint64_t block = charge.address / kBlock; block <= last; ++block) {
-    if (--requests[block] == 0) --occupied;
+    if (--RequestsOf(block) == 0) --occupied;
   }
   // Empty blocks stay for a program that allocates and frees one request again and again.
   if (requests.size() > 2 * occupied + kEmptyBlocks) {
     std::erase_if(requests, [](const auto& block) { return block.second == 0; });
+    last_requests_ = nullptr;
   }
 }
 

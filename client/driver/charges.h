@@ -64,13 +64,19 @@ class Charges {
     std::uint64_t placed = 0;                              // of those whose address is known
     std::uint64_t occupied = 0;                            // blocks that those lie in
     std::uint64_t charged = 0;                             // whole blocks
-    std::unordered_map<std::uint64_t, unsigned> requests;  // by block; an empty one may stay
+    std::unordered_map<std::uint64_t, unsigned> requests;  // by block; empty ones may stay
     /// What has to be charged with `more` bytes that have no place yet.
     std::uint64_t Needed(std::uint64_t more = 0) const {
       return std::max(RoundUp(used + more, kBlock), occupied * kBlock + RoundUp(used - placed, kBlock));
     }
     void Enter(const Charge& charge);
     void Leave(const Charge& charge);
+
+   private:
+    /// Of a block; the last one is found without a search.
+    unsigned& RequestsOf(std::uint64_t block);
+    std::uint64_t last_block_ = 0;
+    unsigned* last_requests_ = nullptr;
   };
   /// Charges blocks until they are as many as are needed. False: refused.
   bool Cover(SmallBlocks& small, std::unique_lock<std::mutex>& lock, int card, std::uint64_t more,

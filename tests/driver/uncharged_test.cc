@@ -149,6 +149,7 @@ TEST_F(WatchedTest, ProgramsThatStayInsideAreNotReportedAndShowWhatTheyHaveBesid
   }
   EXPECT_TRUE(Eventually([&] { return Stats().leases(0).sessions(0).overhead_bytes() == 500 * kMiB; }));
   EXPECT_THAT(Run({"ps"}).out, HasSubstr("500.00MiB"));
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("Beside charges and chunks"));
   EXPECT_THAT(Events(lease), Not(HasSubstr("beside its charges")));
   for (const auto& program : programs) End(*program);
 }
