@@ -117,7 +117,7 @@ std::string FormatQueues(const v1::StatsSnapshot& snapshot, const Style& style) 
 /// What programs have of real GPUs beside their charges and chunks; empty where nothing is known of it.
 std::string FormatBeside(const v1::StatsSnapshot& snapshot, const Style& style) {
   Table table({{"PID", Align::kRight}, {"LEASE"}, {"OVERHEAD", Align::kRight}, {"COMMAND"}});
-  std::set<std::uint64_t> shown;  // sessions of one process share it
+  std::set<std::int64_t> shown;  // sessions of one process share it
   for (const v1::LeaseStats& lease : snapshot.leases()) {
     for (const v1::SessionStats& session : lease.sessions()) {
       if (session.overhead_bytes() == 0 || !shown.insert(session.pid()).second) continue;
@@ -315,7 +315,7 @@ std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style
     for (const v1::SessionStats& session : lease.sessions()) AddSession(snapshot, lease, session, table);
   }
   return absl::StrCat(table.empty() ? "No processes are attached.\n" : table.Format(style),
-                      FormatBeside(snapshot, style), FormatForeign(snapshot, style));
+                      FormatForeign(snapshot, style));
 }
 
 static std::string EndText(const v1::LeaseStats& lease) {
