@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "allocator/broker/card_observer.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
 
