@@ -88,9 +88,30 @@ CardObserver::Overheads CardObserver::overheads() const {
   return core_.overheads.Overheads();
 }
 
-Bytes CardObserver::UnusedByOthers(SessionId session, CardId card) const {
+void CardObserver::SumUnusedLocked() {
+  unused_ = {.of_lease = {}, .of_session = {}, .at = core_.now()};
+  for (const auto& [card, session] : core_.tables.charging) {
+    const Bytes bytes = core_.charges.UnusedOf(session, card);
+    if (bytes.is_zero()) continue;
+    unused_.of_session[{session, card}] = bytes;
+    unused_.of_lease[{core_.tables.sessions.at(session).lease, card}] += bytes;
+  }
+}
+
+void CardObserver::SumUnused() {
   BrokerLock lock(core_);
-  return core_.charges.UnusedByOthers(session, card);
+  SumUnusedLocked();
+}
+
+Bytes CardObserver::UnusedByOthers(SessionId session, CardId card) {
+  BrokerLock lock(core_);
+  if (core_.now() >= unused_.at + kUnusedAge) SumUnusedLocked();
+  const SessionEntry* const entry = core_.tables.FindSession(session);
+  if (entry == nullptr) return Bytes();
+  const auto all = unused_.of_lease.find({entry->lease, card});
+  const auto own = unused_.of_session.find({session, card});
+  if (all == unused_.of_lease.end()) return Bytes();
+  return own == unused_.of_session.end() ? all->second : SaturatingSub(all->second, own->second);
 }
 
 std::vector<CardObserver::Uncharged> CardObserver::UnchargedUse() const {

@@ -1,6 +1,7 @@
 #ifndef LGPU_ALLOCATOR_BROKER_CARD_OBSERVER_H_
 #define LGPU_ALLOCATOR_BROKER_CARD_OBSERVER_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "allocator/broker/broker.h"
 
 namespace lgpu {
@@ -58,8 +60,11 @@ class CardObserver {
   /// tell processes apart.
   std::vector<Uncharged> UnchargedUse() const;
   Overheads overheads() const;
-  /// What the other sessions of the session's lease were lent on a card for charges and do not use.
-  Bytes UnusedByOthers(SessionId session, CardId card) const;
+  /// What the other sessions of the session's lease were lent on a card for charges and do not use. The sums
+  /// over all sessions are taken anew every kUnusedAge.
+  Bytes UnusedByOthers(SessionId session, CardId card);
+  /// Takes those sums anew.
+  void SumUnused();
   /// Memory that a session returned and its card does not have after a grace: a process keeps it. It stays
   /// charged to the session, whose requests are refused meanwhile. Only of real cards that report their
   /// memory.
@@ -68,7 +73,16 @@ class CardObserver {
   std::vector<Unreturned> TakeUnreturned();
 
  private:
+  static constexpr std::chrono::milliseconds kUnusedAge{20};
+  struct Unused {
+    absl::flat_hash_map<std::pair<LeaseKey, CardId>, Bytes> of_lease;
+    absl::flat_hash_map<std::pair<SessionId, CardId>, Bytes> of_session;
+    Broker::TimePoint at{};
+  };
+  void SumUnusedLocked();
+
   BrokerCore& core_;
+  Unused unused_;  // guarded by the broker's lock
 };
 
 }  // namespace lgpu

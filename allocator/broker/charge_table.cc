@@ -130,18 +130,12 @@ bool ChargeTable::TakeAllowances(CardId card, LeaseKey lease) {
   return taken;
 }
 
-Bytes ChargeTable::UnusedByOthers(SessionId id, CardId card) const {
-  Bytes unused;
-  const SessionEntry* const own = tables_.FindSession(id);
-  if (own == nullptr) return unused;
-  for (const SessionId other : tables_.ChargingOn(card, own->lease)) {
-    const SessionEntry& session = tables_.sessions.at(other);
-    const CardCharge& charge = session.charges.at(card);
-    if (other == id || session.allowances == nullptr || charge.leaving) continue;
-    const Bytes left(session.allowances->Free(charge.index).load(std::memory_order_relaxed));
-    unused += std::min(left, charge.lent);
-  }
-  return unused;
+Bytes ChargeTable::UnusedOf(SessionId id, CardId card) const {
+  const SessionEntry& session = tables_.sessions.at(id);
+  const CardCharge& charge = session.charges.at(card);
+  if (session.allowances == nullptr || charge.leaving) return Bytes();
+  const Bytes left(session.allowances->Free(charge.index).load(std::memory_order_relaxed));
+  return std::min(left, charge.lent);
 }
 
 Bytes ChargeTable::AllowanceOf(LeaseKey lease, CardId card) const {

@@ -36,8 +36,8 @@ class ChargeTable {
   bool Lower(SessionId session, CardId card, Bytes lent);
   /// Takes what programs have not used of what was lent to them, on a card, of one lease or (none) of all.
   bool TakeAllowances(CardId card, LeaseKey lease);
-  /// What the other sessions of the session's lease were lent on a card and do not use.
-  Bytes UnusedByOthers(SessionId session, CardId card) const;
+  /// What a session was lent on a card and does not use.
+  Bytes UnusedOf(SessionId session, CardId card) const;
 
   // Draining sessions.
   /// All charges of the session are leaving from here on. Returns their cards.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/card_observer.h"
 #include "allocator/broker/session_trims.h"
 #include "lgpu/status.h"
 #include "proto/refusal_messages.h"
@@ -309,7 +310,10 @@ void Session::HandleReturn(const v1::ReturnRequest& request) {
   }
   if (status.ok()) status = services_.broker.Return(peer_.id, LogicalId{request.device_id()}, chunks);
   // A program that takes memory itself asks by such a frame for figures that have all it sent before.
-  if (request.chunk_ids().empty()) services_.leases.WriteStats(*state_);
+  if (request.chunk_ids().empty()) {
+    services_.broker.observer().SumUnused();
+    services_.leases.WriteStats(*state_);
+  }
   v1::Frame frame;
   v1::ReturnReply& reply = *frame.mutable_returned();
   reply.set_request_id(request.request_id());
