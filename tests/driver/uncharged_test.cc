@@ -144,7 +144,7 @@ TEST_F(WatchedTest, ProgramsThatStayInsideAreNotReportedAndShowWhatTheyHaveBesid
   std::vector<std::unique_ptr<ChildProgram>> programs;
   for (int i = 0; i < 20; ++i) programs.push_back(StartIn(lease));
   for (int round = 0; round < 10; ++round) {
-    for (const auto& program : programs) program->WriteLine(absl::StrCat("churn 2 50 ", 200 * kMiB));
+    for (const auto& program : programs) program->WriteLine(absl::StrCat("churn 2 20 ", 100 * kMiB));
     for (const auto& program : programs) EXPECT_EQ(program->ReadLine(), "ok");
   }
   EXPECT_TRUE(Eventually([&] { return Stats().leases(0).sessions(0).overhead_bytes() == 500 * kMiB; }));
