@@ -17,7 +17,7 @@ using ::testing::StartsWith;
 
 class FiguresTest : public ShimTest {
  protected:
-  FiguresTest() : ShimTest({.total = 4_GiB, .context = kContext}) { machine_.state().any_program = true; }
+  FiguresTest() : ShimTest({.total = 32_GiB, .context = kContext}) { machine_.state().any_program = true; }
   std::unique_ptr<ChildProgram> StartClient(const std::string& limit) {
     return Start(limit, {Client("dlopen"), "dlopen", "libcuda.so.1"});
   }
@@ -241,15 +241,15 @@ TEST_F(FiguresTest, NvmlAndTheDriverTellTheSameOfALease) {
 
 TEST_F(FiguresTest, MemoryThatIsFreedWhileTheDaemonHangsIsBackWhenItAnswers) {
   StartMachine();
-  const std::string lease = CreateLease("3GiB");
+  const std::string lease = CreateLease("14GiB");
   auto client = StartIn(lease);
   auto other = StartIn(lease);
-  EXPECT_EQ(Ask(*client, absl::StrCat("plain_many 1200 ", 2 * kMiB)), "ok 1200 0");
+  EXPECT_EQ(Ask(*client, absl::StrCat("plain_many 6000 ", 2 * kMiB)), "ok 6000 0");
   ASSERT_EQ(::kill(daemon_->pid(), SIGSTOP), 0);
   EXPECT_EQ(Ask(*client, "drop_all"), "ok") << "more frees than a socket has room for";
   ASSERT_EQ(::kill(daemon_->pid(), SIGCONT), 0);
   // The program that freed it makes no call more.
-  EXPECT_TRUE(Eventually([&] { return Ask(*other, absl::StrCat("alloc a plain ", 2900 * kMiB)) == "ok"; }));
+  EXPECT_TRUE(Eventually([&] { return Ask(*other, absl::StrCat("alloc a plain ", 13000 * kMiB)) == "ok"; }));
   End(*other);
   End(*client);
 }
