@@ -109,19 +109,21 @@ int Shim::CardOf(Device device) {
 std::optional<Shim::Place> Shim::Current() {
   // One question to the driver in place of two: a thread allocates in one context mostly. The number of a
   // context that has ended may come again on another device.
-  static thread_local Place known{.card = LeaseSession::kNoCard, .context = nullptr, .era = 0};
-  static thread_local Context current = nullptr;  // of which `known` is
+  struct Known {
+    Place place{.card = LeaseSession::kNoCard, .context = nullptr, .era = 0};
+    Context current = nullptr;  // which the driver named
+  };
+  static thread_local Known known;
   const RealDriver& real = RealDriver::Get();
   Context context = nullptr;
   if (CallReal(real.cuCtxGetCurrent, &context) != kSuccess) return std::nullopt;
   const Era era = CurrentEra();
-  if (known.era == era && current == context && context != nullptr) return known;
+  if (known.place.era == era && known.current == context && context != nullptr) return known.place;
   Device device = 0;
   if (CallReal(real.cuCtxGetDevice, &device) != kSuccess) return std::nullopt;
   const Place place{.card = CardOf(device), .context = greens.OwnerOf(context), .era = era};
   if (place.card != LeaseSession::kNoCard) {
-    known = place;
-    current = context;
+    known = {.place = place, .current = context};
   }
   return place;
 }
