@@ -122,9 +122,7 @@ std::optional<Shim::Place> Shim::Current() {
   Device device = 0;
   if (CallReal(real.cuCtxGetDevice, &device) != kSuccess) return std::nullopt;
   const Place place{.card = CardOf(device), .context = greens.OwnerOf(context), .era = era};
-  if (place.card != LeaseSession::kNoCard) {
-    known = {.place = place, .current = context};
-  }
+  if (place.card != LeaseSession::kNoCard) known = {.place = place, .current = context};
   return place;
 }
 
