@@ -63,7 +63,7 @@ bool TakePart(Shim& shim, const GraphBook::Part& part, const char* call) {
     const std::uint64_t floor = reserved > ~part.bytes ? ~std::uint64_t{0} : reserved + part.bytes;
     return shim.graph_pools.Take(pool, part.bytes, call, floor);
   };
-  if (!shim.session.IsInAllowance(pool.card, part.bytes)) shim.SettlePools();
+  shim.MakeRoom(pool.card, part.bytes);
   if (take()) return true;
   if (CallReal(RealDriver::Get().cuDeviceGraphMemTrim, part.device) != kSuccess) return false;
   shim.graph_pools.Settle(pool);
