@@ -87,7 +87,8 @@ std::uint64_t Pools::Uncovered(PoolBook& pool) {
   const std::optional<std::uint64_t> reserved = calls_.reserved(pool.pool);
   const std::lock_guard lock(mutex_);
   const std::uint64_t needed = RoundUp(reserved.value_or(0), kBlock);
-  return needed > pool.charged ? needed - pool.charged : 0;
+  pool.is_above = needed > pool.charged;
+  return pool.is_above ? needed - pool.charged : 0;
 }
 
 bool Pools::Cover(PoolBook& pool, const char* call, bool may_refuse) {
@@ -99,6 +100,7 @@ bool Pools::Cover(PoolBook& pool, const char* call, bool may_refuse) {
   if (!session_.Charge(pool.card, missing, kind_, call)) return false;
   const std::lock_guard lock(mutex_);
   pool.charged += missing;
+  pool.is_above = false;
   return true;
 }
 
@@ -178,7 +180,7 @@ std::vector<std::shared_ptr<PoolBook>> Pools::WithUnused() {
   std::vector<std::shared_ptr<PoolBook>> books;
   const std::lock_guard lock(mutex_);
   for (const auto& [handle, book] : books_) {
-    if (book->charged > RoundUp(book->used, kBlock)) books.push_back(book);
+    if (book->is_above || book->charged > RoundUp(book->used, kBlock)) books.push_back(book);
   }
   return books;
 }
@@ -214,6 +216,7 @@ bool Pools::LowerTo(PoolBook& pool, std::uint64_t reserved, std::optional<std::u
   {
     const std::lock_guard lock(mutex_);
     if (takes && *takes != pool.takes) return false;
+    pool.is_above = RoundUp(reserved, kBlock) > pool.charged;
     const std::uint64_t needed = RoundUp(std::max(pool.used + pool.kept, reserved), kBlock);
     if (pool.charged > needed) unused = pool.charged - needed;
     pool.charged -= unused;

@@ -31,6 +31,7 @@ struct PoolBook {
   std::uint64_t takes = 0;  // allocations counted so far
   unsigned attempts = 0;    // calls of the driver that run now
   std::uint64_t attempts_begun = 0;
+  bool is_above = false;  // it had more than its charge when it was last asked: frees are under way
   bool is_exported = false;
   bool is_destroyed = false;
 };
