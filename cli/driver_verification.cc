@@ -18,7 +18,7 @@ namespace {
 // One kind of call, on a large GPU.
 constexpr std::chrono::minutes kAttemptPatience{5};
 // By the driver's own count, beyond the limit: what it takes for itself at the first use of a call.
-constexpr std::uint64_t kDriverSlack = std::uint64_t{16} << 20;
+constexpr std::uint64_t kDriverSlack = std::uint64_t{8} << 20;
 constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
 
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
