@@ -34,6 +34,7 @@ FlagInfo Describe(const CLI::Option& option) {
 
 VerbInfo Describe(const CLI::App& app) {
   VerbInfo verb{.name = app.get_name(), .description = app.get_description()};
+  verb.takes_command = verb.name == "run" || verb.name == "exec";
   for (const CLI::Option* option : app.get_options()) verb.flags.push_back(Describe(*option));
   return verb;
 }
@@ -72,7 +73,7 @@ std::string Synopsis(const VerbInfo& verb) {
         "\\fI" + Roff(flag.type.empty() ? flag.names[0] : flag.type) + "\\fR" + (flag.repeated ? " ..." : "");
     if (flag.positional) absl::StrAppend(&text, " ", flag.required ? word : "[" + word + "]");
   }
-  if (verb.name == "run") text += " \\-\\- \\fICMD\\fR [\\fIARGS\\fR]";
+  if (verb.takes_command) text += " \\-\\- \\fICMD\\fR [\\fIARGS\\fR]";
   return text + "\n";
 }
 
@@ -80,7 +81,9 @@ constexpr char kExitCodes[] = R"(.SH EXIT STATUS
 0 ok; 1 failure; 2 wrong flag, size or device name; 3 not supported; 4 not permitted; 6 not found;
 9 no usable GPU; 69 daemon not reachable; 73 a lease of that name exists; 75 not enough memory now; 78 configuration wrong.
 .B lgpu run
-ends with the code of its command, 128 + n if signal n killed it; 125 if lgpu itself failed, 126 if the command
+and
+.B lgpu exec
+end with the code of their command, 128 + n if signal n killed it; 125 if lgpu itself failed, 126 if the command
 cannot be executed, 127 if there is none.
 )";
 
@@ -106,15 +109,21 @@ constexpr char kSeeAlso[] = R"(.SH SEE ALSO
 .BR lgpud.toml (5)
 )";
 
+std::string RoffVerb(const std::vector<VerbInfo>& table, std::string_view name) {
+  const auto found =
+      std::find_if(table.begin(), table.end(), [&](const VerbInfo& verb) { return verb.name == name; });
+  if (found == table.end()) return "";
+  return absl::StrCat(".TP\n\\fB", name, "\\fR\n", Roff(found->description), ".\n");
+}
+
 std::string ManOfAll(const std::vector<VerbInfo>& table) {
   std::string text = ".TH LGPU 1 \"\" \"lgpu " LGPU_VERSION
                      "\" \"User Commands\"\n.SH NAME\nlgpu \\- logical GPUs with hard "
                      "memory limits\n.SH SYNOPSIS\n.B lgpu\n\\fIVERB\\fR [\\fIflags\\fR] [\\fIargs\\fR]\n" +
                      RoffDescription("") + ".SH VERBS\n";
-  for (const VerbInfo& verb : table) {
-    if (!verb.name.empty()) {
-      absl::StrAppend(&text, ".TP\n\\fB", verb.name, "\\fR\n", Roff(verb.description), ".\n");
-    }
+  for (const VerbGroup& group : VerbGroups()) {
+    absl::StrAppend(&text, ".SS ", group.title, "\n");
+    for (const std::string_view name : group.verbs) text += RoffVerb(table, name);
   }
   absl::StrAppend(&text, ".SH FLAGS OF EVERY VERB\n", RoffFlags(table.front(), false), RoffExamples(""),
                   kExitCodes, kSeeAlso);

@@ -29,6 +29,7 @@ struct VerbInfo {
   std::string name = {};
   std::string description = {};
   std::vector<FlagInfo> flags = {};
+  bool takes_command = false;  // behind --
 };
 
 /// The table that help, man pages and completion are made of: first the shared flags, then the verbs.

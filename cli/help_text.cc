@@ -50,6 +50,12 @@ std::string FlagRow(const FlagInfo& flag, std::size_t width) {
   return Row(left, right, width);
 }
 
+std::string VerbRow(const std::vector<VerbInfo>& table, std::string_view name, std::size_t width) {
+  const auto found =
+      std::find_if(table.begin(), table.end(), [&](const VerbInfo& verb) { return verb.name == name; });
+  return found == table.end() ? "" : Row(found->name, found->description, width);
+}
+
 std::string Rows(const VerbInfo& verb, bool positional, std::size_t width) {
   std::string text;
   for (const FlagInfo& flag : verb.flags) {
@@ -65,7 +71,7 @@ std::string Usage(const VerbInfo& verb) {
     const std::string word = (flag.type.empty() ? flag.names[0] : flag.type) + (flag.repeated ? " ..." : "");
     absl::StrAppend(&text, " ", flag.required ? word : "[" + word + "]");
   }
-  return text + (verb.name == "run" ? " -- CMD [ARGS]" : "") + "\n";
+  return text + (verb.takes_command ? " -- CMD [ARGS]" : "") + "\n";
 }
 
 std::string Examples(const VerbPage& page, std::size_t width) {
@@ -87,9 +93,9 @@ std::string HelpText(const std::vector<VerbInfo>& table, const std::string& verb
   std::string text = verb.empty() ? "Usage: lgpu VERB [FLAGS] [ARGS]\n" : Usage(*found);
   if (page != nullptr) absl::StrAppend(&text, "\n", Wrap(page->description, width, 0, 0), "\n");
   if (verb.empty()) {
-    text += "\nVerbs:\n";
-    for (const VerbInfo& entry : table) {
-      if (!entry.name.empty()) text += Row(entry.name, entry.description, width);
+    for (const VerbGroup& group : VerbGroups()) {
+      absl::StrAppend(&text, "\n", group.title, ":\n");
+      for (const std::string_view verb_name : group.verbs) text += VerbRow(table, verb_name, width);
     }
   }
   const std::string words = Rows(*found, true, width);

@@ -21,6 +21,7 @@
 #include "cli/isolation.h"
 #include "cli/live_names.h"
 #include "cli/output.h"
+#include "cli/parser_errors.h"
 #include "cli/suggestions.h"
 #include "cli/user_config.h"
 #include "lgpu/status.h"
@@ -124,12 +125,12 @@ struct Verb {
 std::vector<Verb> DefineVerbs(CLI::App& app) {
   std::vector<Verb> verbs;
   for (auto* const make :
-       {&MakeRunCommand,      &MakeLsCommand,     &MakePsCommand,         &MakeTopCommand,
-        &MakeCreateCommand,   &MakeResizeCommand, &MakeRmCommand,         &MakeTrimCommand,
-        &MakeInspectCommand,  &MakeEnvCommand,    &MakeSlurmCommand,      &MakePlacementsCommand,
-        &MakeSnapshotCommand, &MakeTraceCommand,  &MakeExplainCommand,    &MakeEventsCommand,
-        &MakeVerifyCommand,   &MakeDoctorCommand, &MakeCompletionCommand, &MakeVersionCommand,
-        &MakeHelpCommand}) {
+       {&MakeRunCommand,        &MakeExecCommand,     &MakeLsCommand,     &MakePsCommand,
+        &MakeTopCommand,        &MakeCreateCommand,   &MakeResizeCommand, &MakeRmCommand,
+        &MakeTrimCommand,       &MakeInspectCommand,  &MakeEnvCommand,    &MakeSlurmCommand,
+        &MakePlacementsCommand, &MakeSnapshotCommand, &MakeTraceCommand,  &MakeExplainCommand,
+        &MakeEventsCommand,     &MakeVerifyCommand,   &MakeDoctorCommand, &MakeCompletionCommand,
+        &MakeVersionCommand,    &MakeHelpCommand}) {
     verbs.push_back({make()});
   }
   for (Verb& verb : verbs) {
@@ -139,9 +140,10 @@ std::vector<Verb> DefineVerbs(CLI::App& app) {
   return verbs;
 }
 
-/// A command line that the parser did not take. For `run` that is 125 as well: 2 may be the command's own.
+/// A command line that the parser did not take. For verbs that run a command
+/// that is 125 as well: 2 may be the command's own.
 int ReportWrongLine(const WrongLine& wrong, const CommonOptions& options) {
-  const int exit_code = wrong.verb == "run" ? kExitRunFailed : kExitUsage;
+  const int exit_code = wrong.takes_command ? kExitRunFailed : kExitUsage;
   options.Report(absl::InvalidArgumentError(absl::StrCat(wrong.what, "\ntry: ", wrong.advice)), exit_code);
   return exit_code;
 }
@@ -300,7 +302,8 @@ int Main(int argc, char** argv) {
       return word == "--json" || word == "--json-errors";
     });
     const auto command = has_marker ? std::optional(options.command) : std::nullopt;
-    return ReportWrongLine(ExplainWrongLine(FlagTable(app), words, command, error.what()), options);
+    return ReportWrongLine(ExplainWrongLine(FlagTable(app), words, command, PlainParserError(error, app)),
+                           options);
   }
 
   return RunVerb(app, *chosen(), flags, has_marker, options);

@@ -4,6 +4,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
@@ -77,6 +78,26 @@ bool WakeUp::TakeTick() {
   return ::read(timer_.get(), &ticks, sizeof(ticks)) == static_cast<ssize_t>(sizeof(ticks));
 }
 
+RunWatch::Shared RunWatch::FromNowOn(Connection& connection, const v1::Lease& lease) {
+  v1::WatchEventsRequest request;
+  request.set_lease(lease.id());
+  request.set_kept_only(true);
+  Shared shared;
+  // Without an answer earlier refusals are told too, and the looks find out that the daemon is away.
+  connection
+      .Watch(kWatchEvents, request,
+             [&](const v1::Event& event) {
+               shared.after = std::max(shared.after, event.sequence());
+               return absl::OkStatus();
+             })
+      .IgnoreError();
+  return shared;
+}
+
+bool RunWatch::IsOfAnotherProgram(std::int64_t pid) const {
+  return is_shared_ && ParentProcess(pid) > 0 && !DescendsFrom(pid, pid_);
+}
+
 void RunWatch::Look() {
   if (looks_to_skip_ > 0) {
     --looks_to_skip_;
@@ -106,6 +127,7 @@ void RunWatch::LookForRefusals() {
   const absl::Status status = connection_->Watch(kWatchEvents, request, [&](const v1::Event& event) {
     if (event.sequence() <= seen_) return absl::OkStatus();
     seen_ = event.sequence();
+    if (IsOfAnotherProgram(event.pid())) return absl::OkStatus();
     if (event.kind() == v1::Event::KIND_UNCHARGED) {
       options_.Note(absl::StrCat("lgpu: warning: ", Printable(event.text())));
     }

@@ -21,9 +21,22 @@ namespace lgpu::cli {
 /// refusals of its lease, and processes of the command that use a GPU without the shim. One thread.
 class RunWatch {
  public:
-  /// `pid` is the command's; all references outlive it.
-  RunWatch(Connection& connection, const v1::Lease& lease, pid_t pid, const CommonOptions& options)
-      : connection_(&connection), lease_(lease), pid_(pid), options_(options) {}
+  /// A lease that other programs use too: refusals are told of events behind `after`, and not of living
+  /// processes outside the command.
+  struct Shared {
+    std::uint64_t after = 0;
+  };
+  /// `pid` is the command's; `shared`: the lease has other programs too. All references outlive it.
+  RunWatch(Connection& connection, const v1::Lease& lease, pid_t pid, std::optional<Shared> shared,
+           const CommonOptions& options)
+      : connection_(&connection),
+        lease_(lease),
+        pid_(pid),
+        is_shared_(shared.has_value()),
+        options_(options),
+        seen_(shared ? shared->after : 0) {}
+  /// The watch of a lease that had programs before, from its last event on.
+  static Shared FromNowOn(Connection& connection, const v1::Lease& lease);
 
   /// Reports news since the last call. A refusal like an earlier one (process, call, reason) is only counted,
   /// and so are refusals after the first few of one look. After a call that the daemon did not answer, the
@@ -39,6 +52,8 @@ class RunWatch {
   // {pid, driver's call, reason}
   using RefusalKey = std::tuple<std::int64_t, std::string, int>;
 
+  /// A process that has ended cannot be told from one of the command.
+  bool IsOfAnotherProgram(std::int64_t pid) const;
   void LookForRefusals();
   void LookForBypass();
 
@@ -46,9 +61,10 @@ class RunWatch {
   std::optional<Connection> successor_;  // to a daemon that came later
   const v1::Lease& lease_;
   const pid_t pid_;
+  const bool is_shared_;
   const CommonOptions& options_;
   int looks_to_skip_ = 0;
-  std::uint64_t seen_ = 0;     // the sequence of the last event
+  std::uint64_t seen_;         // the sequence of the last event
   std::set<RefusalKey> told_;  // with the whole explanation
   std::set<std::int64_t> bypassing_;
 };

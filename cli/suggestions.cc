@@ -25,7 +25,7 @@ constexpr std::pair<std::string_view, std::string_view> kVerbsOfOthers[] = {{"ht
                                                                             {"leases", "ls"},
                                                                             {"devices", "ls"},
                                                                             {"users", "ls --by-user"},
-                                                                            {"exec", "run"},
+                                                                            {"attach", "exec"},
                                                                             {"start", "run"},
                                                                             {"launch", "run"},
                                                                             {"remove", "rm"},
@@ -98,7 +98,7 @@ class Explainer {
       if (wrong) return *wrong;
     }
     if (verb_ == nullptr) return NoVerb(parser_says);
-    return {verb_->name, std::string(parser_says), Help()};
+    return {verb_->takes_command, std::string(parser_says), Help()};
   }
 
  private:
@@ -159,7 +159,7 @@ class Explainer {
         }
       }
     }
-    return {verb_ == nullptr ? "" : verb_->name,
+    return {verb_ != nullptr && verb_->takes_command,
             absl::StrCat(verb_ == nullptr ? "lgpu" : "lgpu " + verb_->name, " has no flag ", Printable(name)),
             best.empty() ? Help() : best};
   }
@@ -168,28 +168,30 @@ class Explainer {
     const std::string near = SuggestForVerb(word, table_);
     std::string advice = near.empty() ? "lgpu help" : "lgpu " + near;
     if (command_ && near.empty()) advice = WithCommand({});
-    return {"", absl::StrCat("there is no verb ", Printable(word)), advice};
+    return {false, absl::StrCat("there is no verb ", Printable(word)), advice};
   }
 
   WrongLine UnexpectedWord(std::size_t at) const {
     const std::string& word = words_[at];
-    if (verb_->name == "run" && !command_) {
+    if (verb_->takes_command && !command_) {
       Words before(words_.begin(), words_.begin() + static_cast<std::ptrdiff_t>(at));
       Words behind(words_.begin() + static_cast<std::ptrdiff_t>(at), words_.end());
-      return {verb_->name,
-              absl::StrCat("run takes its command behind --, and there is none before ", Printable(word)),
+      return {verb_->takes_command,
+              absl::StrCat(verb_->name, " takes its command behind --, and there is none before ",
+                           Printable(word)),
               absl::StrCat("lgpu ", Line(before), " -- ", Line(behind))};
     }
     const bool takes_lease = std::any_of(verb_->flags.begin(), verb_->flags.end(), [](const FlagInfo& flag) {
       return std::find(flag.names.begin(), flag.names.end(), "--lease") != flag.names.end();
     });
-    return {verb_->name, absl::StrCat("lgpu ", verb_->name, " takes no word ", Printable(word), " here"),
+    return {verb_->takes_command,
+            absl::StrCat("lgpu ", verb_->name, " takes no word ", Printable(word), " here"),
             takes_lease ? absl::StrCat("lgpu ", verb_->name, " --lease ", Quoted(word)) : Help()};
   }
 
   WrongLine NoVerb(std::string_view parser_says) const {
-    if (!command_) return {"", std::string(parser_says), Help()};
-    return {"", "there is no verb before --", WithCommand(words_)};
+    if (!command_) return {false, std::string(parser_says), Help()};
+    return {false, "there is no verb before --", WithCommand(words_)};
   }
 
   /// "lgpu run FLAGS -- COMMAND"

@@ -12,7 +12,7 @@ namespace lgpu::cli {
 
 /// A command line that was not understood: the error, and the line to write.
 struct WrongLine {
-  std::string verb = {};  // empty: none was found
+  bool takes_command = false;  // the verb of the line does
   std::string what = {};
   std::string advice = {};  // without "try: "
 };

@@ -24,6 +24,12 @@ const std::vector<VerbPage>& Pages() {
         {"lgpu run -m 8GiB --preallocate --wait=10m -- ./job",
          "set 8 GiB aside; wait up to 10 minutes for them"},
         {"lgpu run -m 1GiB -e SEED=7 -e HOME -- ./job", "set one variable, pass another one through"}}},
+      {"exec",
+       "Runs the command inside a lease that exists, beside the programs that are in it; they share its "
+       "limit. The lease stays when the command ends. Variables, signals, notes and exit codes are those of "
+       "`lgpu run`. --require-attach counts the programs that attach while the command runs.",
+       {{"lgpu exec train -- python3 train.py", "a program inside the lease train"},
+        {"lgpu exec \"$LGPU_LEASE\" -- ./job", "inside the lease of this shell"}}},
       {"ls",
        "Shows the GPUs, then a row for every logical device. A lease is shown by its name, one of another "
        "user "
@@ -149,6 +155,14 @@ const std::vector<VerbPage>& Pages() {
 }
 
 }  // namespace
+
+const std::vector<VerbGroup>& VerbGroups() {
+  static const std::vector<VerbGroup> groups = {
+      {"Every day", {"run", "exec", "ls", "ps", "top", "create", "resize", "rm"}},
+      {"Look deeper", {"inspect", "events", "placements", "snapshot", "trace", "explain", "verify"}},
+      {"Administration", {"doctor", "trim", "env", "slurm", "completion", "version", "help"}}};
+  return groups;
+}
 
 const VerbPage* FindVerbPage(std::string_view verb) {
   for (const VerbPage& page : Pages()) {

@@ -19,6 +19,14 @@ struct VerbPage {
   std::vector<Example> examples;
 };
 
+/// Verbs that belong together, for the lists of --help and of the man page.
+struct VerbGroup {
+  const char* title;
+  std::vector<std::string_view> verbs;
+};
+/// Every verb is in one group.
+const std::vector<VerbGroup>& VerbGroups();
+
 /// The page of a verb; null: there is none.
 const VerbPage* FindVerbPage(std::string_view verb);
 

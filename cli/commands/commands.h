@@ -19,6 +19,8 @@ std::unique_ptr<Command> MakeDoctorCommand();
 std::unique_ptr<Command> MakeEnvCommand();
 /// `lgpu events`: the daemon's events.
 std::unique_ptr<Command> MakeEventsCommand();
+/// `lgpu exec LEASE -- CMD`: a command inside a lease that exists.
+std::unique_ptr<Command> MakeExecCommand();
 /// `lgpu explain OP`: the device on which an op would run, and the rule for it.
 std::unique_ptr<Command> MakeExplainCommand();
 /// `lgpu help [VERB]`: the text of --help; with --json the table of all flags.

@@ -38,7 +38,8 @@ absl::Status LeaseTable::CheckName(const Wanted& wanted) const {
       return absl::AlreadyExistsError(absl::StrCat(
           is_managed ? "there is a managed lease named " : "you have a lease named ", name, " already (",
           lease.id, is_managed ? absl::StrCat(", of user ", lease.owner.name, ")") : ")",
-          "; attach to it, choose another name, or end it with `lgpu rm ", name, "`"));
+          "; use it by `lgpu exec ", name, " -- CMD`, choose another name, or end it with `lgpu rm ", name,
+          "`"));
     }
   }
   return absl::OkStatus();
@@ -66,7 +67,8 @@ absl::Status LeaseTable::CheckMayChange(const Caller& caller, const Lease& lease
   return absl::PermissionDeniedError(
       absl::StrCat("lease ", lease.name,
                    " is managed: only root resizes and removes it; your programs may "
-                   "attach to it"));
+                   "use it by `lgpu exec ",
+                   lease.name, " -- CMD`"));
 }
 
 std::string LeaseTable::ChooseName(const Wanted& wanted) {

@@ -96,7 +96,10 @@ TEST_F(CompletionTest, HelpHasEveryFlagInLinesThatFit) {
   EXPECT_THAT(help,
               AllOf(HasSubstr("Usage: lgpu show [FLAGS] [LEASE]\n"), HasSubstr("-d, --device GPU-DEVICE"),
                     HasSubstr("--wait[=DUR]"), Not(HasSubstr("OPTIONS"))));
-  EXPECT_THAT(HelpText(FlagTable(app_), "", 60), HasSubstr("\n  show                      Show one\n"));
+  const std::vector<VerbInfo> table = {{}, {.name = "ls", .description = "Show all"}, {.name = "doctor"}};
+  EXPECT_THAT(HelpText(table, "", 60),
+              AllOf(HasSubstr("\nEvery day:\n  ls                        Show all\n\n"),
+                    HasSubstr("\nAdministration:\n  doctor")));
   EXPECT_EQ(HelpText(FlagTable(app_), "none", 60), "");
 }
 

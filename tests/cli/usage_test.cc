@@ -116,7 +116,7 @@ TEST_F(UsageTest, AMistypedWordIsAnsweredWithASuggestion) {
       {{"htop"}, "try: lgpu top\n"},
       {{"lst"}, "try: lgpu ls\n"},
       {{"status", "-q"}, "try: lgpu ls\n"},
-      {{"exec", "true"}, "try: lgpu run\n"},
+      {{"launch", "true"}, "try: lgpu run\n"},
       {{"remove", "x"}, "try: lgpu rm\n"},
       {{"help", "lits"}, "try: lgpu ls\n"},
       {{"ls", "--querry", "lease"}, "try: --query\n"},
@@ -134,6 +134,27 @@ TEST_F(UsageTest, AMistypedWordIsAnsweredWithASuggestion) {
     const ProgramResult result = Run(words);
     EXPECT_EQ(result.code, words[0] == "run" ? 125 : 2) << ::testing::PrintToString(words);
     EXPECT_THAT(result.err, HasSubstr(advice)) << ::testing::PrintToString(words);
+  }
+}
+
+TEST_F(UsageTest, AWrongLineIsAnsweredInPlainWords) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> lines = {
+      {{"-q"}, "error: there is no verb ["},
+      {{"inspect"}, "error: lgpu inspect needs LEASE|GPU ["},
+      {{"env"}, "error: lgpu env needs LEASE ["},
+      {{"ls", "--interval", "1s", "--count", "x"}, "error: --count: x is no whole number ["},
+      {{"ls", "--query"}, "error: --query needs a value: LIST ["},
+      {{"rm", "train", "--grace", "1s"}, "error: --grace needs --kill beside it ["},
+      {{"ls", "--color=always", "--no-color"}, "error: --no-color and --color cannot be given together ["},
+      {{"env", "train", "--format", "x"},
+       "error: --format: x is none of sh, json, systemd, taskprolog, cdi ["},
+      {{"explain", "Add", "-n", "99"}, "error: --devices: 99 is not in 0 to 64 ["},
+      {{"ls", "--json=x"}, "error: --json takes no value ["},
+      {{"create", "-m", "8MiB", "-m", "9MiB"}, "error: --memory can be given once ["}};
+  for (const auto& [words, what] : lines) {
+    const ProgramResult result = Run(words);
+    EXPECT_EQ(result.code, 2) << ::testing::PrintToString(words);
+    EXPECT_THAT(result.err, HasSubstr(what)) << ::testing::PrintToString(words);
   }
 }
 

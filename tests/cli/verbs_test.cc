@@ -249,12 +249,14 @@ TEST_F(VerbsTest, HelpHasATableOfEveryFlag) {
   EXPECT_EQ(table["schema"], "lgpu.help/v1");
   std::vector<std::string> verbs;
   for (const json& verb : table["verbs"]) verbs.push_back(verb["name"]);
-  EXPECT_THAT(verbs, ::testing::UnorderedElementsAre("run", "ls", "ps", "top", "create", "resize", "rm",
-                                                     "trim", "inspect", "env", "slurm", "placements",
+  EXPECT_THAT(verbs, ::testing::UnorderedElementsAre("run", "exec", "ls", "ps", "top", "create", "resize",
+                                                     "rm", "trim", "inspect", "env", "slurm", "placements",
                                                      "snapshot", "trace", "explain", "events", "verify",
                                                      "doctor", "completion", "version", "help"));
   EXPECT_EQ(Run({"help", "nothing"}).code, 2);
-  EXPECT_THAT(Run({"--help"}).out, Not(HasSubstr("__complete")));
+  const std::string all = Run({"--help"}).out;
+  EXPECT_THAT(all, Not(HasSubstr("__complete")));
+  for (const std::string& verb : verbs) EXPECT_THAT(all, HasSubstr("\n  " + verb + " ")) << "in a group";
 }
 
 TEST_F(VerbsTest, CompletionNeedsNoDaemon) {
