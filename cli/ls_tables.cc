@@ -42,6 +42,8 @@ std::string LeaseLabel(const v1::LeaseStats& lease, const Viewer& viewer) {
   return TextWidth(label) <= kWidest || lease.id().empty() ? label : Printable(lease.id());
 }
 
+std::string Watts(std::uint32_t milliwatts) { return absl::StrCat((milliwatts + 500) / 1000, "W"); }
+
 std::string CardState(const v1::CardStats& card) {
   if (!card.served()) return "not served";
   if (card.overcommitted()) return "OVERCOMMITTED";
@@ -132,12 +134,17 @@ std::string FormatBeside(const v1::StatsSnapshot& snapshot, const Style& style) 
 
 /// Processes outside lgpu that use the GPUs; empty without any, or where the driver does not tell.
 std::string FormatForeign(const v1::StatsSnapshot& snapshot, const Style& style) {
-  Table table(
-      {{"GPU", Align::kRight}, {"PID", Align::kRight}, {"USER"}, {"USED", Align::kRight}, {"COMMAND"}});
+  Table table({{"GPU", Align::kRight},
+               {"PID", Align::kRight},
+               {"USER"},
+               {"USED", Align::kRight},
+               {"SM", Align::kRight},
+               {"COMMAND"}});
   for (const v1::CardStats& card : snapshot.cards()) {
     for (const v1::ForeignProcess& process : card.foreign_processes()) {
       table.AddRow({absl::StrCat(card.index()), absl::StrCat(process.pid()),
                     process.user().empty() ? "?" : Printable(process.user()), Size(process.used_bytes()),
+                    process.has_sm_percent() ? absl::StrCat(process.sm_percent(), "%") : "-",
                     process.command().empty() ? "?" : Printable(process.command())});
     }
   }
@@ -230,6 +237,12 @@ std::string FormatLeases(const v1::StatsSnapshot& snapshot, const Style& style, 
 
 }  // namespace
 
+std::string FormatPower(const v1::CardStats& card) {
+  if (!card.has_power_milliwatts()) return "-";
+  return absl::StrCat(Watts(card.power_milliwatts()),
+                      card.has_power_limit_milliwatts() ? "/" + Watts(card.power_limit_milliwatts()) : "");
+}
+
 std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style, const Viewer& viewer) {
   const std::string room = FormatRoom(snapshot);
   return absl::StrCat(FormatCards(snapshot, style), "\n", FormatLeases(snapshot, style, viewer),
@@ -247,6 +260,7 @@ Table SessionTable() {
                 {"HELD", Align::kRight},
                 {"CHARGED", Align::kRight},
                 {"OVERHEAD", Align::kRight},
+                {"SM", Align::kRight},
                 {"CONNECTED", Align::kRight},
                 {"COMMAND"}});
 }
@@ -259,7 +273,9 @@ void AddSession(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease,
                                                    : absl::StrCat(session.uid()),
                 LeaseName(lease), SessionStateName(session.state()), Size(session.held_bytes()),
                 session.charged_bytes() == 0 ? "" : Size(session.charged_bytes()),
-                Size(session.overhead_bytes()), FormatAge(age), Printable(session.command())});
+                Size(session.overhead_bytes()),
+                session.has_sm_percent() ? absl::StrCat(session.sm_percent(), "%") : "-", FormatAge(age),
+                Printable(session.command())});
 }
 
 /// Lines of a name and its value, lined up.
@@ -386,6 +402,11 @@ std::string FormatCard(const v1::CardStats& card, const v1::StatsSnapshot& snaps
   facts.Add("held", Size(card.held_bytes()));
   facts.Add("promised", Size(card.promised_bytes()));
   facts.Add("overhead", Size(card.overhead_bytes()));
+  facts.Add("utilisation",
+            card.has_utilization_percent() ? absl::StrCat(card.utilization_percent(), "%") : "-");
+  facts.Add("temperature",
+            card.has_temperature_celsius() ? absl::StrCat(card.temperature_celsius(), "C") : "-");
+  facts.Add("power", FormatPower(card));
   facts.Add("foreign", card.has_foreign_bytes() ? Size(card.foreign_bytes()) : "unknown");
   facts.Add("free", FormatBytesCut(Bytes(card.free_bytes())));
   facts.Add("chunk", Size(card.granularity_bytes()));

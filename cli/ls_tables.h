@@ -19,6 +19,9 @@ struct Viewer {
 /// leases that the viewer may not see, and how much of every card can still be promised.
 std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style, const Viewer& viewer);
 
+/// "250W/700W", with the limit where it is known; "-": the driver does not tell.
+std::string FormatPower(const v1::CardStats& card);
+
 /// The output of `lgpu ps`: a row per session.
 std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style);
 

@@ -107,6 +107,18 @@ constexpr Field kCardFields[] = {
      }},
     {"gpu.free", [](const QueryRow& row) { return SizeCell(row.card->free_bytes()); }},
     {"gpu.draining", [](const QueryRow& row) { return SizeCell(row.card->draining_bytes()); }},
+    {"gpu.utilization",
+     [](const QueryRow& row) {
+       return row.card->has_utilization_percent() ? Count(row.card->utilization_percent()) : Unknown();
+     }},
+    {"gpu.temperature",
+     [](const QueryRow& row) {
+       return row.card->has_temperature_celsius() ? Count(row.card->temperature_celsius()) : Unknown();
+     }},
+    {"gpu.power",
+     [](const QueryRow& row) {
+       return row.card->has_power_milliwatts() ? Count(row.card->power_milliwatts() / 1000) : Unknown();
+     }},
     {"gpu.waiting", [](const QueryRow& row) { return Count(row.card->waiting_requests()); }},
 };
 
@@ -117,6 +129,10 @@ constexpr Field kSessionFields[] = {
     {"state", [](const QueryRow& row) { return Text(SessionStateName(row.session->state())); }},
     {"session_held", [](const QueryRow& row) { return SizeCell(row.session->held_bytes()); }},
     {"session_overhead", [](const QueryRow& row) { return SizeCell(row.session->overhead_bytes()); }},
+    {"sm",
+     [](const QueryRow& row) {
+       return row.session->has_sm_percent() ? Count(row.session->sm_percent()) : Unknown();
+     }},
     {"connected_at", [](const QueryRow& row) { return Text(FormatIso8601(row.session->connected_at())); }},
     {"connected", [](const QueryRow& row) { return Since(row.snapshot, row.session->connected_at()); }},
     {"command", [](const QueryRow& row) { return Text(row.session->command()); }},

@@ -70,7 +70,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
 install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/docs COMPONENT lgpu-doc)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/pictures DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/docs COMPONENT lgpu-doc)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples
-        COMPONENT lgpu-doc FILES_MATCHING PATTERN "0*.cc" PATTERN "0*.c" PATTERN "*.csv" PATTERN "digits.py"
+        COMPONENT lgpu-doc FILES_MATCHING PATTERN "0*.cc" PATTERN "0*.c" PATTERN "10_*.c" PATTERN "*.csv" PATTERN "digits.py"
         PATTERN "notebook.ipynb")
 # The API reference, from the public headers. Packages have it; `cmake --install` has it where it was built.
 find_program(LGPU_DOXYGEN doxygen)

@@ -119,7 +119,9 @@ class Daemon::Impl {
         events_(config.kept_events),
         budget_(DescriptorLimit() / 4),
         leases_(config_, {.broker = broker_, .sessions = sessions_, .events = events_, .journal = journal_}),
-        stats_(ListCards(registry), broker_, leases_, sessions_),
+        stats_(ListCards(registry), broker_, leases_, sessions_, loads_),
+        backend_(registry.backend()),
+        served_(ServedCards(registry, config.overhead_allowance)),
         simulated_(registry.simulated()) {}
   ~Impl() { Stop(); }
   Impl(const Impl&) = delete;
@@ -314,6 +316,7 @@ class Daemon::Impl {
       if (!simulated_ && now >= observe_at) {
         broker_.observer().ObserveCards();
         uncharged_watch_.Look();
+        loads_.Sample(backend_, served_);
         observe_at = now + kObservation;
       }
       if (now >= look_at_ends_at) {
@@ -352,7 +355,10 @@ class Daemon::Impl {
   LogLimit log_limit_;
   DescriptorBudget budget_;
   LeaseTable leases_;
+  CardLoads loads_;
   StatsReporter stats_;
+  DeviceMemory& backend_;
+  const std::vector<BrokerCard> served_;
   MemorySnapshots snapshots_{{.leases = leases_, .broker = broker_, .sessions = sessions_}};
   GrantTimes grant_times_;
   Diagnostician diagnostician_{broker_, stats_, ListSettings(config_)};

@@ -29,6 +29,19 @@ void SetIfKnown(json& object, const char* key, const std::optional<Bytes>& value
 
 namespace v1 {
 
+namespace {
+
+/// How busy the card is, where that is known.
+void AddLoad(const CardStats& card, json& result) {
+  const auto watts = [](std::uint32_t milliwatts) { return 0.001 * milliwatts; };
+  if (card.has_utilization_percent()) result["utilization_percent"] = card.utilization_percent();
+  if (card.has_temperature_celsius()) result["temperature_celsius"] = card.temperature_celsius();
+  if (card.has_power_milliwatts()) result["power_watts"] = watts(card.power_milliwatts());
+  if (card.has_power_limit_milliwatts()) result["power_limit_watts"] = watts(card.power_limit_milliwatts());
+}
+
+}  // namespace
+
 json ToJson(const CardStats& card) {
   json result = {{"schema", "lgpu.card/v1"},
                  {"index", card.index()},
@@ -47,6 +60,7 @@ json ToJson(const CardStats& card) {
                  {"granularity_bytes", card.granularity_bytes()},
                  {"overcommitted", card.overcommitted()},
                  {"waiting_requests", card.waiting_requests()}};
+  AddLoad(card, result);
   if (card.has_minor()) result["minor"] = card.minor();
   if (!card.not_served_because().empty()) result["not_served_because"] = card.not_served_because();
   if (card.has_foreign_bytes()) result["foreign_bytes"] = card.foreign_bytes();
@@ -58,6 +72,7 @@ json ToJson(const CardStats& card) {
       entry["uid"] = process.uid();
       entry["user"] = process.user();
     }
+    if (process.has_sm_percent()) entry["sm_percent"] = process.sm_percent();
     result["foreign_processes"].push_back(std::move(entry));
   }
   result["queue"] = json::array();
@@ -116,22 +131,24 @@ static void AddManagement(const Management& management, json& lease) {
 json ToJson(const SessionStats& session) {
   json by_kind = json::object();
   for (const ChargedKind& kind : session.charged_by_kind()) by_kind[kind.kind()] = kind.bytes();
-  return {{"schema", "lgpu.session/v1"},
-          {"id", session.id()},
-          {"pid", session.pid()},
-          {"uid", session.uid()},
-          {"command", session.command()},
-          {"state", ShortName(SessionStats::State_Name(session.state()), "STATE_")},
-          {"connected_at", FormatIso8601(session.connected_at())},
-          {"held_bytes", session.held_bytes()},
-          {"unreturned_bytes", session.unreturned_bytes()},
-          {"overhead_bytes", session.overhead_bytes()},
-          {"charged_bytes", session.charged_bytes()},
-          {"allowance_bytes", session.allowance_bytes()},
-          {"charged_by_kind", std::move(by_kind)},
-          {"context_lost", session.context_lost()},
-          {"trims_ignored", session.trims_ignored()},
-          {"ignores_trim", session.ignores_trim()}};
+  json result = {{"schema", "lgpu.session/v1"},
+                 {"id", session.id()},
+                 {"pid", session.pid()},
+                 {"uid", session.uid()},
+                 {"command", session.command()},
+                 {"state", ShortName(SessionStats::State_Name(session.state()), "STATE_")},
+                 {"connected_at", FormatIso8601(session.connected_at())},
+                 {"held_bytes", session.held_bytes()},
+                 {"unreturned_bytes", session.unreturned_bytes()},
+                 {"overhead_bytes", session.overhead_bytes()},
+                 {"charged_bytes", session.charged_bytes()},
+                 {"allowance_bytes", session.allowance_bytes()},
+                 {"charged_by_kind", std::move(by_kind)},
+                 {"context_lost", session.context_lost()},
+                 {"trims_ignored", session.trims_ignored()},
+                 {"ignores_trim", session.ignores_trim()}};
+  if (session.has_sm_percent()) result["sm_percent"] = session.sm_percent();
+  return result;
 }
 
 json ToJson(const LeaseStats& lease) {

@@ -4,6 +4,7 @@ import { bytes, element } from "./format.js";
 import { cardParts, cardTotals } from "./model.js";
 
 const TOTALS = ["used", "charged", "held", "promised", "free", "foreign", "total"];
+const LOADS = ["util", "temp", "power"];
 const PARTS = ["blocks", "charged", "slack", "aside", "free", "foreign"];
 
 function make(card) {
@@ -15,6 +16,11 @@ function make(card) {
   const figures = element("dl", "", { class: "figures" });
   for (const part of PARTS) bar.append(element("span", "", { class: part, "data-part": part }));
   for (const name of TOTALS) {
+    const pair = element("div");
+    pair.append(element("dt", name), element("dd", "", { "data-key": name }));
+    figures.append(pair);
+  }
+  for (const name of LOADS) {
     const pair = element("div");
     pair.append(element("dt", name), element("dd", "", { "data-key": name }));
     figures.append(pair);
@@ -32,9 +38,19 @@ function stateOf(card) {
   return words.join(", ");
 }
 
+/** How busy the card is; "-" where no driver tells. */
+function loadTexts(card) {
+  const limit = card.power_limit_watts === undefined ? "" : `/${Math.round(card.power_limit_watts)}W`;
+  return {
+    util: card.utilization_percent === undefined ? "-" : `${card.utilization_percent}%`,
+    temp: card.temperature_celsius === undefined ? "-" : `${card.temperature_celsius}C`,
+    power: card.power_watts === undefined ? "-" : `${Math.round(card.power_watts)}W${limit}`,
+  };
+}
+
 function show(gpu, card, leases) {
   gpu.querySelector("strong").textContent = `GPU ${card.index}`;
-  gpu.querySelector('[data-key="name"]').textContent = `${card.name}${card.simulated ? " (simulated)" : ""}`;
+  gpu.querySelector('[data-key="name"]').textContent = `${card.name}${card.simulated && !/simulated/i.test(card.name) ? " (simulated)" : ""}`;
   gpu.querySelector('[data-key="state"]').textContent = stateOf(card);
   const totals = cardTotals(card, leases);
   const whole = Math.max(totals.total, totals.promised + totals.foreign) || 1;
@@ -50,6 +66,9 @@ function show(gpu, card, leases) {
     figure.textContent = known ? bytes(value, name === "free" ? Math.floor : Math.round) : "unknown";
     figure.dataset.value = value;
     words.push(`${name} ${figure.textContent}`);
+  }
+  for (const [name, text] of Object.entries(loadTexts(card))) {
+    gpu.querySelector(`[data-key="${name}"]`).textContent = text;
   }
   gpu.querySelector(".bar").setAttribute(
     "aria-label", `GPU ${card.index}: ${words.join(", ")}`);

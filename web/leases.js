@@ -15,12 +15,19 @@ const COLUMNS = [
   { title: "Peak", of: (row) => row.device.peak_used_bytes, text: bytes, key: "peak_used_bytes", number: true, low: true },
   { title: "Ops/s", of: (row) => row.rates.ops ?? -1, text: (value) => rate(value < 0 ? undefined : value), key: "ops", number: true },
   { title: "Allocs/s", of: (row) => row.rates.allocations ?? -1, text: (value) => rate(value < 0 ? undefined : value), key: "allocations", number: true, low: true },
+  { title: "SM", of: smOf, text: (value) => (value < 0 ? "-" : `${value}%`), key: "sm", number: true, low: true },
   { title: "Refused", of: (row) => row.device.refusals_total, key: "refusals_total", number: true },
   { title: "Owner", of: ownerOf, key: "owner" },
   { title: "Pid", of: (row) => row.pids.join(" ") || "-", key: "pid", low: true },
   { title: "Idle", of: (row) => row.idle ?? -1, text: (value) => (value < 0 ? "-" : age(value)), key: "idle", number: true },
   { title: "State", of: stateOf, key: "state" },
 ];
+
+/** Of all processes of the lease together; below 0: not known. */
+function smOf(row) {
+  const known = row.lease.sessions.filter((session) => session.sm_percent !== undefined);
+  return known.length === 0 ? -1 : known.reduce((sum, session) => sum + session.sm_percent, 0);
+}
 
 function stateOf(row) {
   const words = row.lease.degraded ? ["DEGRADED"] : [];

@@ -3,9 +3,8 @@
 // left out.
 
 import { bytes, element, percent } from "./format.js";
-import { Looks, colour, fillOf, prepare } from "./model.js";
+import { colour, fillOf, opLooks, prepare } from "./model.js";
 
-const looks = new Looks();
 const ROWS = 6;
 
 export class MemoryMap {
@@ -54,7 +53,7 @@ export class MemoryMap {
     this.#canvas.setAttribute("aria-label", `Memory map. ${text}`);
     this.#canvas.dataset.blocks = map.live_blocks;
     this.#canvas.dataset.used = map.used_bytes;
-    const entries = map.ops.slice(0, 12).map((op) => this.#entry(op.name || "unnamed", op.bytes, looks.of(op.name)));
+    const entries = map.ops.slice(0, 12).map((op) => this.#entry(op.name || "unnamed", op.bytes, opLooks.of(op.name)));
     entries.push(this.#entry("not used", Math.max(0, map.granted_bytes - map.used_bytes), null));
     this.#legend.replaceChildren(...entries);
     this.#draw();
@@ -81,7 +80,7 @@ export class MemoryMap {
     const { context } = prepare(this.#canvas);
     if (!this.#map || this.#map.cells.length === 0) return;
     const { perRow, cell, row } = this.#geometry();
-    const fills = this.#map.ops.map((op) => fillOf(context, looks.of(op.name), colour("back")));
+    const fills = this.#map.ops.map((op) => fillOf(context, opLooks.of(op.name), colour("back")));
     const line = colour("line");
     const gap = colour("text");
     this.#map.cells.forEach(([op, used, , gaps], i) => {

@@ -90,7 +90,7 @@ export function rowsOf(stats, rates) {
 const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"];
 
 /** Gives each name a colour and a pattern, the same as long as the page is open. */
-export class Looks {
+class Looks {
   #numbers = new Map();
 
   of(name) {
@@ -99,6 +99,9 @@ export class Looks {
     return { colour: COLOURS[number % COLOURS.length], pattern: Math.floor(number / COLOURS.length) % 4 + (number % 3) };
   }
 }
+
+/** The looks of ops, everywhere on the page. */
+export const opLooks = new Looks();
 
 /** A fill for a canvas: the colour with the pattern (0: plain) in the page's ink. */
 export function fillOf(context, look, ink) {

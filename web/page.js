@@ -119,8 +119,8 @@ function refreshChosen() {
     return;
   }
   once("placements", async () => {
-    const report = await get(`/api/v1/placements?lease=${row.lease.id}&records=200`).catch(() => null);
-    if (chosenRow() === row || chosenRow()?.key === row.key) placements.show(report);
+    const report = await get(`/api/v1/placements?lease=${row.lease.id}&records=1000`).catch(() => null);
+    if (chosenRow() === row || chosenRow()?.key === row.key) placements.show(report, timeline.span);
   });
   once("map", async () => {
     const query = new URLSearchParams({ lease: row.lease.id, device: shortDevice(row.device.name).replace("GPU:", ""),

@@ -2,10 +2,11 @@
 // an arrow from the lane of its source. Ops that soft placement moved have a frame.
 
 import { bytes, clock, duration, element, shortDevice } from "./format.js";
-import { Looks, colour, fillOf, prepare } from "./model.js";
+import { colour, fillOf, opLooks, prepare } from "./model.js";
 
 const LEFT = 64;
-const looks = new Looks();
+
+const endOf = (record) => Date.parse(record.submitted_at) / 1000 + (record.device_seconds ?? record.host_seconds ?? 0);
 
 export class Placements {
   #canvas;
@@ -13,6 +14,7 @@ export class Placements {
   #legend;
   #records = [];
   #boxes = [];
+  #span = null;
   #at = -1;
 
   constructor(canvas, detail, legend) {
@@ -24,8 +26,10 @@ export class Placements {
     new ResizeObserver(() => this.#draw()).observe(canvas);
   }
 
-  show(report) {
-    this.#records = this.#merge(report);
+  /** `span`: the time to show, in seconds since 1970; null: that of the records. */
+  show(report, span = null) {
+    this.#records = this.#merge(report).filter((record) => !span || endOf(record) >= span.from);
+    this.#span = span;
     this.#canvas.hidden = this.#records.length === 0;
     this.#draw();
     const ops = new Map();
@@ -42,7 +46,7 @@ export class Placements {
     }
     const list = (counts) => [...counts].map(([name, count]) => `${name} ${count}`).join(", ");
     const text = this.#records.length === 0
-      ? "No op of it has run yet, or none is remembered."
+      ? "No op of it ran in this time, or none is remembered."
       : `${this.#records.length - copies.length} ops: ${list(ops)}` +
         `${copies.length ? `; ${copies.length} copies of ${bytes(copied)}: ${list(routes)}` : ""}`;
     this.#canvas.setAttribute("aria-label", `Placements. ${text}`);
@@ -57,7 +61,7 @@ export class Placements {
       return entry;
     };
     this.#legend.replaceChildren(
-      ...[...ops.keys()].map((op) => legend(op, (paint) => fillOf(paint, looks.of(op), colour("back")), 12)),
+      ...[...ops.keys()].map((op) => legend(op, (paint) => fillOf(paint, opLooks.of(op), colour("back")), 12)),
       ...(copies.length ? [legend("copy, its arrow comes from its source", () => colour("muted"), 4)] : []));
   }
 
@@ -74,8 +78,8 @@ export class Placements {
     if (this.#records.length === 0) return;
     const starts = this.#records.map((record) => Date.parse(record.submitted_at) / 1000);
     const spans = this.#records.map((record) => Math.max(record.device_seconds ?? record.host_seconds ?? 0, 1e-6));
-    const first = Math.min(...starts);
-    const last = Math.max(...starts.map((start, i) => start + spans[i]));
+    const first = this.#span?.from ?? Math.min(...starts);
+    const last = Math.max(this.#span?.to ?? 0, ...starts.map((start, i) => start + spans[i]));
     const scale = (width - LEFT - 10) / Math.max(last - first, 1e-6);
     const devices = this.#records.flatMap((record) => [record.device, ...(record.source === undefined ? [] : [record.source])]);
     const lanes = [...new Set(devices.map(shortDevice))].sort();
@@ -100,12 +104,13 @@ export class Placements {
   #drawOps(context, { starts, spans, first, scale, lanes, lane }) {
     const topOf = (device) => 6 + lanes.indexOf(shortDevice(device)) * lane;
     this.#boxes = this.#records.map((record, i) => {
+      const start = Math.max(starts[i], first);
       const isCopy = record.source !== undefined;
       return {
         record,
-        x: LEFT + (starts[i] - first) * scale,
+        x: LEFT + (start - first) * scale,
         y: topOf(record.device) + lane * (isCopy ? 0.8 : 0.1),
-        w: Math.max(2, spans[i] * scale),
+        w: Math.max(2, (starts[i] + spans[i] - start) * scale),
         h: lane * (isCopy ? 0.12 : 0.62),
       };
     });
@@ -118,7 +123,7 @@ export class Placements {
     const fills = new Map();
     for (const box of this.#boxes.filter((one) => one.record.source === undefined)) {
       const { record } = box;
-      if (!fills.has(record.op)) fills.set(record.op, fillOf(context, looks.of(record.op), colour("back")));
+      if (!fills.has(record.op)) fills.set(record.op, fillOf(context, opLooks.of(record.op), colour("back")));
       context.fillStyle = fills.get(record.op);
       context.fillRect(box.x, box.y, box.w, box.h);
       if (record.soft_placed) {

@@ -66,6 +66,8 @@ export class Timeline {
   #words;
   #shape = "";
   #marks = [];
+  /** The time that is shown, in seconds since 1970; null before the first answer. */
+  span = null;
 
   constructor(chart, legend, words) {
     this.#element = chart;
@@ -80,6 +82,7 @@ export class Timeline {
   }
 
   show(data, title) {
+    this.span = { from: data.from_ms / 1000, to: (data.from_ms + data.columns * data.step_ms) / 1000 };
     const { stacked, lines, refusals } = data.devices ? ofLease(data) : ofCard(data);
     // The largest area lies at the bottom and is drawn last, so that the others show above it.
     const series = looks([...stack(stacked), ...lines.map((line) => ({ ...line, drawn: line.values }))]);
@@ -129,6 +132,7 @@ export class Timeline {
     });
     const options = {
       file: rows,
+      dateWindow: [1000 * this.span.from, 1000 * this.span.to],
       labels: unique,
       colors: series.map((one) => one.colour),
       series: Object.fromEntries(series.map((one, i) => [unique[i + 1], {
@@ -138,7 +142,7 @@ export class Timeline {
     };
     const shape = unique.join("|") + colour("line");
     if (this.#chart && shape === this.#shape) {
-      this.#chart.updateOptions({ file: rows });
+      this.#chart.updateOptions({ file: rows, dateWindow: options.dateWindow });
       return;
     }
     this.#shape = shape;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,6 +68,14 @@ class DeviceMemory {
     Bytes used;
   };
   virtual std::vector<ProcessMemory> ProcessesOn(int /*device*/) { return {}; }
+  /// How busy the device is now, as its driver reports it; what cannot be known is absent.
+  struct Load {
+    std::optional<std::uint32_t> utilization_percent;  // of the time in which a kernel ran
+    std::optional<std::uint32_t> temperature_celsius;
+    std::optional<std::uint32_t> power_milliwatts, power_limit_milliwatts;
+    std::map<std::int64_t, std::uint32_t> sm_percent;  // by pid
+  };
+  virtual Load LoadOf(int /*device*/) { return {}; }
 
   // Physical memory.
   /// Allocates at once: a machine with too little memory is RESOURCE_EXHAUSTED here and never a fault later.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/ls_tables.h"
 #include "cli/output.h"
 #include "lgpu/bytes.h"
 
@@ -54,6 +55,11 @@ std::vector<TopLine> FigureLines(const v1::CardStats& card, const CardUse& use, 
   figures.push_back({{"free "}, {FormatBytesCut(Bytes(card.free_bytes()))}});
   figures.push_back(
       {{"foreign "}, {card.has_foreign_bytes() ? Size(card.foreign_bytes()) : "unknown", TopLook::kForeign}});
+  figures.push_back(
+      {{"util "}, {card.has_utilization_percent() ? absl::StrCat(card.utilization_percent(), "%") : "-"}});
+  figures.push_back(
+      {{"temp "}, {card.has_temperature_celsius() ? absl::StrCat(card.temperature_celsius(), "C") : "-"}});
+  figures.push_back({{"power "}, {FormatPower(card)}});
   constexpr std::size_t kIndent = 4, kBetween = 3;
   std::vector<TopLine> lines;
   std::size_t width = columns;

@@ -33,6 +33,15 @@ std::string PidsOf(const v1::LeaseStats& lease) {
   return pids.empty() ? "-" : absl::StrJoin(pids, ",");
 }
 
+/// Of all processes of the lease together.
+std::string SmOf(const v1::LeaseStats& lease) {
+  std::optional<std::uint32_t> sum;
+  for (const v1::SessionStats& session : lease.sessions()) {
+    if (session.has_sm_percent()) sum = sum.value_or(0) + session.sm_percent();
+  }
+  return sum ? absl::StrCat(*sum, "%") : "-";
+}
+
 std::string IdleOf(const TopRow& row, const v1::StatsSnapshot& stats) {
   if (!row.lease->has_last_op_at()) return "-";
   return FormatAge(std::chrono::seconds(stats.taken_at().seconds() - row.lease->last_op_at().seconds()));
@@ -46,7 +55,7 @@ struct Column {
   std::size_t least;
 };
 constexpr std::size_t kBarColumn = 3;
-constexpr std::array<Column, 13> kColumns = {{{"LEASE", 12, false, 0},
+constexpr std::array<Column, 14> kColumns = {{{"LEASE", 12, false, 0},
                                               {"DEVICE", 6, false, 0},
                                               {"GPU", 3, true, 0},
                                               {"USED/LIMIT", 0, false, 0},  // what is left of the line
@@ -54,6 +63,7 @@ constexpr std::array<Column, 13> kColumns = {{{"LEASE", 12, false, 0},
                                               {"LIMIT", 10, true, 0},
                                               {"PEAK", 10, true, 120},
                                               {"OPS/S", 6, true, 0},
+                                              {"SM", 4, true, 104},
                                               {"ALLOC/S", 7, true, 112},
                                               {"OWNER", 8, false, 96},
                                               {"PID", 10, false, 0},
@@ -155,6 +165,7 @@ TopLine TopTableLine(const TopRow& row, const TopModel& model, const TopView& vi
       Size(device.limit_bytes()),
       Size(device.peak_used_bytes()),
       RateText(row.rates, &TopRates::ops),
+      SmOf(lease),
       RateText(row.rates, &TopRates::allocations),
       FormatOwner(lease.owner(), lease.owner_uid()),
       PidsOf(lease),

@@ -175,6 +175,35 @@ void AddCards(const v1::StatsSnapshot& snapshot, std::vector<MetricFamily>& fami
   }
 }
 
+/// Gauges of the cards whose driver tells.
+void AddLoads(const v1::StatsSnapshot& snapshot, std::vector<MetricFamily>& families) {
+  const auto gauge = [&](const char* name, const char* help, auto knows, auto value) {
+    Family family(families, name, help, MetricType::Gauge);
+    for (const v1::CardStats& card : snapshot.cards()) {
+      if (!knows(card)) continue;
+      family.Add({{"gpu", absl::StrCat(card.index())}, {"uuid", card.uuid()}}, value(card));
+    }
+  };
+  using Card = const v1::CardStats&;
+  gauge(
+      "lgpu_physical_device_utilization_ratio",
+      "Share of the time in which a kernel ran, as the driver says.",
+      [](Card card) { return card.has_utilization_percent(); },
+      [](Card card) { return 0.01 * card.utilization_percent(); });
+  gauge(
+      "lgpu_physical_device_temperature_celsius", "Its temperature, as the driver says.",
+      [](Card card) { return card.has_temperature_celsius(); },
+      [](Card card) { return static_cast<double>(card.temperature_celsius()); });
+  gauge(
+      "lgpu_physical_device_power_watts", "The power that it draws, as the driver says.",
+      [](Card card) { return card.has_power_milliwatts(); },
+      [](Card card) { return 0.001 * card.power_milliwatts(); });
+  gauge(
+      "lgpu_physical_device_power_limit_watts", "The most power that it may draw.",
+      [](Card card) { return card.has_power_limit_milliwatts(); },
+      [](Card card) { return 0.001 * card.power_limit_milliwatts(); });
+}
+
 void AddCountsOfNow(const v1::StatsSnapshot& snapshot, std::vector<MetricFamily>& families) {
   std::map<std::pair<std::string, std::string>, std::uint64_t> devices;
   std::map<std::string, std::uint64_t> sessions = {{"live", 0}, {"draining", 0}, {"absent", 0}};
@@ -275,6 +304,7 @@ std::string MetricsText(const v1::StatsSnapshot& snapshot, const MetricTotals& t
   Family(families, "lgpu_leases", "Leases there are.", MetricType::Gauge)
       .Add({}, static_cast<double>(snapshot.leases_size()));
   AddCards(snapshot, families);
+  AddLoads(snapshot, families);
   AddDevices(snapshot, totals.names_owners, families);
   AddCountsOfNow(snapshot, families);
   AddTotals(snapshot, totals, families);

@@ -94,6 +94,7 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     out.set_overcommitted(info->view.overcommitted());
     out.set_waiting_requests(info->queue.size());
     out.set_draining_bytes(info->draining.count());
+    loads_.AddTo(out);
   }
   return cards;
 }
@@ -142,6 +143,7 @@ void StatsReporter::AddForeignProcesses(const Caller& caller, v1::StatsSnapshot&
         entry.set_used_bytes(process.used.count());
         entry.set_uid(known.uid);
         entry.set_user(known.user);
+        if (const auto percent = loads_.SmPercentOf(process.pid)) entry.set_sm_percent(*percent);
         if (caller.is_root() || (caller.uid == known.uid && !caller.only)) entry.set_command(known.command);
       }
     }
@@ -222,6 +224,7 @@ void StatsReporter::AddSessions(const Lease& lease, const std::vector<Bytes>& le
     if (const auto overhead = overheads.of_session.find(id); overhead != overheads.of_session.end()) {
       entry.set_overhead_bytes(overhead->second.count());
     }
+    if (const auto percent = loads_.SmPercentOf(session->process().pid)) entry.set_sm_percent(*percent);
     AddCharges(*session, lent, out, entry);
     for (int i = 0; live && i < out.devices_size() && i < ClientPage::kMaxDevices; ++i) {
       AddClientNumbers(session->client_page()->devices[static_cast<std::size_t>(i)], *out.mutable_devices(i));

@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/leases/user_names.h"
+#include "daemon/server/card_loads.h"
 #include "daemon/sessions/session_state.h"
 #include "lgpu/v1/stats.pb.h"
 
@@ -34,8 +35,8 @@ class StatsReporter {
  public:
   /// All outlive the reporter.
   StatsReporter(std::vector<ListedCard> cards, const Broker& broker, const LeaseTable& leases,
-                const SessionDirectory& sessions)
-      : cards_(std::move(cards)), broker_(broker), leases_(leases), sessions_(sessions) {}
+                const SessionDirectory& sessions, const CardLoads& loads)
+      : cards_(std::move(cards)), broker_(broker), leases_(leases), sessions_(sessions), loads_(loads) {}
 
   /// With the leases that the caller may see.
   v1::StatsSnapshot Snapshot(const Caller& caller) const;
@@ -67,6 +68,7 @@ class StatsReporter {
   const Broker& broker_;
   const LeaseTable& leases_;
   const SessionDirectory& sessions_;
+  const CardLoads& loads_;
   const UserNames user_names_;
   mutable Mutex known_mutex_;
   mutable std::map<std::int64_t, Known> known_ ABSL_GUARDED_BY(known_mutex_);

@@ -91,6 +91,10 @@ struct CardStats {
   std::vector<ForeignProcess> foreign_processes;
   std::vector<QueuedRequest> queue;
   std::optional<std::uint32_t> minor;
+  std::optional<std::uint32_t> utilization_percent;
+  std::optional<std::uint32_t> temperature_celsius;
+  std::optional<std::uint32_t> power_milliwatts;
+  std::optional<std::uint32_t> power_limit_milliwatts;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.index);
     visit(2, m.uuid);
@@ -116,6 +120,10 @@ struct CardStats {
     visit(22, m.foreign_processes);
     visit(23, m.queue);
     visit(24, m.minor);
+    visit(25, m.utilization_percent);
+    visit(26, m.temperature_celsius);
+    visit(27, m.power_milliwatts);
+    visit(28, m.power_limit_milliwatts);
   }
 };
 

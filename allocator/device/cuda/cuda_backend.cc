@@ -206,6 +206,11 @@ std::vector<DeviceMemory::ProcessMemory> CudaBackend::ProcessesOn(int device) {
   return processes;
 }
 
+DeviceMemory::Load CudaBackend::LoadOf(int device) {
+  if (nvml_ == nullptr || !CheckDevice(device).ok()) return {};
+  return nvml_->LoadOf(devices_[static_cast<std::size_t>(device)].uuid);
+}
+
 // ---- physical memory
 
 absl::StatusOr<MemoryHandle> CudaBackend::Create(int device, Bytes bytes) {

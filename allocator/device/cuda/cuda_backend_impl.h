@@ -67,6 +67,7 @@ class CudaBackend final : public DeviceBackend {
   const std::vector<PhysicalDevice>& devices() const override { return devices_; }
   std::optional<Bytes> FreeMemory(int device) override;
   std::vector<ProcessMemory> ProcessesOn(int device) override;
+  Load LoadOf(int device) override;
 
   absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
   absl::StatusOr<ExportedFd> Export(MemoryHandle memory) override;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/device/cuda/nvml_abi.h"
+#include "allocator/device/cuda/nvml_load.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -33,7 +34,7 @@ struct Calls {
 
 class OpenNvml final : public Nvml {
  public:
-  explicit OpenNvml(const Calls& calls) : calls_(calls) {}
+  OpenNvml(const Calls& calls, const nvml::LoadCalls& load_calls) : calls_(calls), load_calls_(load_calls) {}
   ~OpenNvml() override { calls_.Shutdown(); }
 
   std::string DriverVersion() override {
@@ -103,6 +104,11 @@ class OpenNvml final : public Nvml {
     return static_cast<ComputeMode>(mode);
   }
 
+  DeviceMemory::Load LoadOf(const std::string& uuid) override {
+    const absl::StatusOr<DeviceHandle> handle = Find(uuid);
+    return handle.ok() ? nvml::LoadOf(load_calls_, *handle) : DeviceMemory::Load();
+  }
+
  private:
   static constexpr unsigned char kUntouched = 0xa5;
   /// The length of the driver's entries: behind short entries the room is untouched.
@@ -167,6 +173,7 @@ class OpenNvml final : public Nvml {
   }
 
   const Calls calls_;
+  const nvml::LoadCalls load_calls_;
 };
 
 }  // namespace
@@ -199,6 +206,8 @@ absl::StatusOr<std::shared_ptr<Nvml>> Nvml::Open() {
   missing.clear();
   LGPU_NVML_NEEDED(LGPU_NVML_FIND)
 #undef LGPU_NVML_FIND
+  const nvml::LoadCalls load_calls =
+      nvml::FindLoadCalls([library](const char* symbol) { return ::dlsym(library, symbol); });
   ::dlclose(library);  // it stays: RTLD_NODELETE
   if (!missing.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("NVML is too old: libnvidia-ml.so.1 has no ", missing));
@@ -207,7 +216,7 @@ absl::StatusOr<std::shared_ptr<Nvml>> Nvml::Open() {
     return absl::FailedPreconditionError(
         absl::StrCat("NVML does not start: nvmlInit gave ", calls.ErrorString(result), " (", result, ")"));
   }
-  return std::shared_ptr<Nvml>(std::make_shared<OpenNvml>(calls));
+  return std::shared_ptr<Nvml>(std::make_shared<OpenNvml>(calls, load_calls));
 }
 
 }  // namespace lgpu

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "allocator/device/device_memory.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu {
@@ -50,6 +51,8 @@ class Nvml {
   /// kDefault: any number of processes may use the GPU.
   enum class ComputeMode { kDefault = 0, kExclusiveThread = 1, kProhibited = 2, kExclusiveProcess = 3 };
   virtual absl::StatusOr<ComputeMode> ComputeModeOf(const std::string& uuid) = 0;
+  /// How busy the GPU is; what this driver does not tell is absent.
+  virtual DeviceMemory::Load LoadOf(const std::string& uuid) = 0;
 };
 
 /// "0000:19:00.0" of the forms that CUDA and NVML print ("00000000:19:00.0").

@@ -1,6 +1,8 @@
 #ifndef LGPU_MIRRORED_STRATEGY_H_
 #define LGPU_MIRRORED_STRATEGY_H_
 
+#include "lgpu/cxx20.h"
+
 #include <chrono>
 #include <cstdint>
 #include <functional>

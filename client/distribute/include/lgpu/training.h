@@ -1,6 +1,8 @@
 #ifndef LGPU_TRAINING_H_
 #define LGPU_TRAINING_H_
 
+#include "lgpu/cxx20.h"
+
 #include <cstdint>
 #include <map>
 #include <span>

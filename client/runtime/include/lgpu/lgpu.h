@@ -3,9 +3,7 @@
 
 // The client library of lgpu: everything that a program needs. Start with Context::Create (context.h).
 
-#if __cplusplus < 202002L
-#error "lgpu needs C++20: compile with -std=c++20, in CMake target_compile_features(APP PRIVATE cxx_std_20)"
-#endif
+#include "lgpu/cxx20.h"
 
 // IWYU pragma: begin_exports
 #include "lgpu/bytes.h"
