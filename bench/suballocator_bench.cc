@@ -1,4 +1,4 @@
-// The tables of docs/allocator-measured.md: lgpu's allocator beside models of other allocators on the same
+// The tables of bench/allocator.md: lgpu's allocator beside models of other allocators on the same
 // workloads in one run. bench/README.md has the commands.
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,5 @@
 // The allocator's promises about space, as tests: whole traces through a real Pool at limits close to their
-// peaks of live bytes. docs/allocator-measured.md has the figures of other allocators.
+// peaks of live bytes. bench/allocator.md has the figures of other allocators.
 
 #include <gtest/gtest.h>
 

@@ -13,9 +13,9 @@ namespace {
 /// A driver keeps samples of some seconds; older ones are of the past.
 constexpr std::chrono::microseconds kRecent = std::chrono::seconds(3);
 
-template <typename... Arguments>
-std::optional<std::uint32_t> Number(Result (*call)(DeviceHandle, Arguments..., unsigned*),
-                                    DeviceHandle handle, Arguments... arguments) {
+/// What `call(handle, arguments ..., &value)` tells.
+template <typename Call, typename... Arguments>
+std::optional<std::uint32_t> Number(Call call, DeviceHandle handle, Arguments... arguments) {
   unsigned value = 0;
   if (call == nullptr || call(handle, arguments..., &value) != kSuccess) return std::nullopt;
   return value;
@@ -71,9 +71,9 @@ DeviceMemory::Load LoadOf(const LoadCalls& calls, DeviceHandle handle) {
   if (calls.utilization != nullptr && calls.utilization(handle, &utilization) == kSuccess) {
     load.utilization_percent = std::min(utilization.gpu, 100U);
   }
-  load.temperature_celsius = Number<int>(calls.temperature, handle, kOfTheGpu);
-  load.power_milliwatts = Number<>(calls.power, handle);
-  load.power_limit_milliwatts = Number<>(calls.power_limit, handle);
+  load.temperature_celsius = Number(calls.temperature, handle, kOfTheGpu);
+  load.power_milliwatts = Number(calls.power, handle);
+  load.power_limit_milliwatts = Number(calls.power_limit, handle);
   load.sm_percent = SmPercents(calls, handle);
   return load;
 }
