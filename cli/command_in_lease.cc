@@ -158,7 +158,7 @@ absl::StatusOr<int> CommandInLease::Run(const ForwardedSignals& signals, Connect
   look();
   if (require_attach_ && watch.FoundBypass()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        Printable(options.command[0]), " used a GPU past lgpu, so its memory was not limited; it was ended"));
+        Printable(options.command[0]), " bypassed lgpu on a GPU, so its memory was not limited; it was ended"));
   }
   LGPU_ASSIGN_OR_RETURN(const int result, AfterCommand(connection, session, lease, code, options));
   // A daemon that comes later sees that this process is gone.

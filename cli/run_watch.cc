@@ -162,7 +162,7 @@ void RunWatch::LookForBypass() {
       options_.Note(absl::StrCat("lgpu: warning: pid ", process.pid(), " (", Printable(process.command()),
                                  ") uses ", FormatBytes(Bytes(process.used_bytes())), " of GPU ",
                                  card.index(),
-                                 " past lgpu: it never attached, so its memory is not limited "
+                                 ", bypassing lgpu: it never attached, so its memory is not limited "
                                  "(docs/unmodified.md says what can be the reason)"));
     }
   }

@@ -10,7 +10,7 @@ const std::vector<VerbPage>& Pages() {
        "hard memory limit. The answer goes to stdout, notes and errors go to stderr.",
        {{"lgpu ls", "the GPUs and your leases"},
         {"lgpu run -m 2GiB -- python3 train.py", "a program inside a limit of 2 GiB"},
-        {"lgpu create -m 4GiB --name train", "a lease that lasts until it is removed"},
+        {"lgpu create -m 4GiB --name train", "a lease that stays until it is removed"},
         {"lgpu doctor", "daemon, rights, GPUs and a self-test"}}},
       {"run",
        "Makes a lease, runs the command inside it, and ends the lease when the command ends. The command "
@@ -57,7 +57,7 @@ const std::vector<VerbPage>& Pages() {
         {"lgpu top --once --ascii", "for a log"},
         {"lgpu top -i 5 --readonly", "every 5 seconds, and no key ends a lease"}}},
       {"create",
-       "Makes a lease that lasts until it is removed. Programs use it through LGPU_LEASE, any number at a "
+       "Makes a lease that stays until it is removed. Programs use it through LGPU_LEASE, any number at a "
        "time. "
        "The id of the lease is printed on stdout.",
        {{"lgpu create -m 4GiB --name train", "growth up to 4 GiB"},
@@ -97,7 +97,7 @@ const std::vector<VerbPage>& Pages() {
        "Shows one lease with its devices, processes, last events and memory maps, or one GPU.",
        {{"lgpu inspect train", "a lease"}, {"lgpu inspect 0", "GPU 0"}}},
       {"env",
-       "Shows the variables that put a shell's or a service's programs into a lease that lasts, programs "
+       "Shows the variables that put a shell's or a service's programs into a lease, programs "
        "that know "
        "nothing of lgpu included. For `lgpu run` nothing of this is needed. Programs that clear their "
        "variables, or have the driver's folder in a DT_RPATH, need `lgpu run --isolate`: variables do "

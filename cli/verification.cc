@@ -178,7 +178,7 @@ std::string FormatVerification(const Verification& verification, const Style& st
   }
   absl::StrAppend(&text,
                   verification.holds()
-                      ? "The limit holds. Programs that come past lgpu to the GPU driver are not limited.\n"
+                      ? "The limit holds. Programs that bypass lgpu are not limited.\n"
                       : "The limit does NOT hold, or could not be verified.\n");
   return text;
 }

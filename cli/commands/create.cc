@@ -18,7 +18,7 @@ namespace {
 class CreateCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
-    CLI::App* verb = app.add_subcommand("create", "Make a lease that lasts until it is removed");
+    CLI::App* verb = app.add_subcommand("create", "Make a lease that stays until it is removed");
     flags_.AddTo(*verb);
     management_.AddTo(*verb);
     verb->add_option("--request-id", request_id_, "A repetition with the same ID gives the lease made first")

@@ -27,7 +27,7 @@ namespace {
 class RmCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
-    CLI::App* verb = app.add_subcommand("rm", "End leases; their programs lose their memory rights");
+    CLI::App* verb = app.add_subcommand("rm", "End leases; their programs get no more memory");
     verb->add_option("lease", leases_, "Names or ids of leases")->type_name("LEASE");
     CLI::Option* const request =
         verb->add_option("--request-id", request_id_,

@@ -121,7 +121,7 @@ TopLine Foot(const TopModel& model, const TopView& view) {
     for (const v1::LeaseStats& lease : model.stats.leases()) {
       if (lease.id() == view.asked->first && !lease.name().empty()) name = lease.name();
     }
-    return {{absl::StrCat("End lease ", Printable(name), "? Its programs lose their memory rights. [y/N]"),
+    return {{absl::StrCat("End lease ", Printable(name), "? Its programs get no more memory. [y/N]"),
              TopLook::kWarning}};
   }
   if (!view.message.empty()) return {{Printable(view.message), TopLook::kWarning}};

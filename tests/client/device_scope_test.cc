@@ -93,9 +93,9 @@ TEST(DeviceScopeTest, SoftPlacementSaysSoOnce) {
   EXPECT_THAT(
       *test.lines,
       ElementsAre("lgpu: note: op MatMul asked for /device:GPU:2 (unknown), runs on /device:GPU:0 (soft "
-                  "placement). Further cases counted.",
+                  "placement). Later ones are only counted.",
                   "lgpu: note: op MatMul asked for /device:GPU:1 (no kernel for int32 there), runs on "
-                  "/device:CPU:0 (soft placement). Further cases counted."));
+                  "/device:CPU:0 (soft placement). Later ones are only counted."));
   EXPECT_EQ(test.gpu->OpCounts()[0].soft_placed, 3U);
 }
 

@@ -13,7 +13,7 @@ using ::testing::Not;
 
 class ExecShimTest : public ShimTest {
  protected:
-  std::unique_ptr<ChildProgram> StartIn(const std::string& lease) {
+  std::unique_ptr<ChildProgram> StartExec(const std::string& lease) {
     const ChildProgram::Options options =
         Lgpu({"exec", "--memory-wait", "500ms", lease, "--", Client("dlopen"), "dlopen", "libcuda.so.1"});
     return StartProgram(options.argv, options.environment);
@@ -23,16 +23,16 @@ class ExecShimTest : public ShimTest {
 TEST_F(ExecShimTest, TwoCommandsShareTheLimitOfOneLease) {
   StartMachine();
   const std::string lease = CreateLease("64MiB");
-  auto first = StartIn(lease);
+  auto first = StartExec(lease);
   EXPECT_EQ(Ask(*first, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
-  auto second = StartIn(lease);
+  auto second = StartExec(lease);
   EXPECT_EQ(Ask(*second, "total"), absl::StrCat("ok ", 64 * kMiB));
   EXPECT_EQ(Ask(*second, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2");
   End(*second);
   End(*first);
   EXPECT_THAT(second->Errors(), HasSubstr("cuMemAlloc_v2"));
   EXPECT_THAT(first->Errors(), Not(HasSubstr("lgpu: refused"))) << "that was the other command's";
-  auto third = StartIn(lease);
+  auto third = StartExec(lease);
   End(*third);
   EXPECT_THAT(third->Errors(), Not(HasSubstr("lgpu: refused"))) << "that was before it started";
   EXPECT_EQ(Run({"rm", lease}).code, 0);

@@ -1,4 +1,4 @@
-// `lgpu run --isolate`: programs that come past the variables of `lgpu run`, as root, as root without the
+// `lgpu run --isolate`: programs that bypass the variables of `lgpu run`, as root, as root without the
 // right to mount, and as an ordinary user, on the fake driver.
 
 #include <fcntl.h>

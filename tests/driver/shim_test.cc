@@ -367,7 +367,7 @@ TEST_F(ShimTest, ACommandThatComesPastTheShimIsNamedWhileItRuns) {
                                 Client("dlopen"), "dlopen", "libcuda.so.1"});
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 64 * kMiB)), "ok");
   EXPECT_TRUE(Eventually([&] {
-    return client->Errors().find(" past lgpu: it never attached") != std::string::npos;
+    return client->Errors().find(", bypassing lgpu: it never attached") != std::string::npos;
   })) << client->Errors();
   End(*client);
   EXPECT_THAT(client->Errors(), HasSubstr("never attached: its memory was not limited"));
@@ -417,7 +417,7 @@ TEST_F(ShimTest, RequireAttachEndsACommandThatComesPastTheShim) {
             absl::StrCat("LD_LIBRARY_PATH=", real), Client("dlopen"), "dlopen", "libcuda.so.1"});
   auto client = StartProgram(options.argv, options.environment);
   EXPECT_EQ(client->Wait(), 125) << "it was not told to end";
-  EXPECT_THAT(client->Errors(), HasSubstr("used a GPU past lgpu"));
+  EXPECT_THAT(client->Errors(), HasSubstr("bypassed lgpu on a GPU"));
 }
 
 TEST_F(ShimTest, TurnedOffTheShimChangesNothing) {
