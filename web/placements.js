@@ -6,7 +6,8 @@ import { colour, fillOf, opLooks, prepare } from "./model.js";
 
 const LEFT = 64;
 
-const endOf = (record) => Date.parse(record.submitted_at) / 1000 + (record.device_seconds ?? record.host_seconds ?? 0);
+const startOf = (record) => Date.parse(record.submitted_at) / 1000;
+const endOf = (record) => startOf(record) + (record.device_seconds ?? record.host_seconds ?? 0);
 
 export class Placements {
   #canvas;
@@ -28,7 +29,7 @@ export class Placements {
 
   /** `span`: the time to show, in seconds since 1970; null: that of the records. */
   show(report, span = null) {
-    this.#records = this.#merge(report).filter((record) => !span || endOf(record) >= span.from);
+    this.#records = this.#merge(report).filter((record) => !span || (endOf(record) >= span.from && startOf(record) <= span.to));
     this.#span = span;
     this.#canvas.hidden = this.#records.length === 0;
     this.#draw();
@@ -76,10 +77,11 @@ export class Placements {
     const { context, width, height } = prepare(this.#canvas);
     this.#boxes = [];
     if (this.#records.length === 0) return;
-    const starts = this.#records.map((record) => Date.parse(record.submitted_at) / 1000);
+    const starts = this.#records.map(startOf);
     const spans = this.#records.map((record) => Math.max(record.device_seconds ?? record.host_seconds ?? 0, 1e-6));
     const first = this.#span?.from ?? Math.min(...starts);
-    const last = Math.max(this.#span?.to ?? 0, ...starts.map((start, i) => start + spans[i]));
+    const last = this.#span?.to ?? Math.max(...starts.map((start, i) => start + spans[i]));
+    Object.assign(this.#canvas.dataset, { from: first, to: last });
     const scale = (width - LEFT - 10) / Math.max(last - first, 1e-6);
     const devices = this.#records.flatMap((record) => [record.device, ...(record.source === undefined ? [] : [record.source])]);
     const lanes = [...new Set(devices.map(shortDevice))].sort();

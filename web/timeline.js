@@ -83,6 +83,7 @@ export class Timeline {
 
   show(data, title) {
     this.span = { from: data.from_ms / 1000, to: (data.from_ms + data.columns * data.step_ms) / 1000 };
+    Object.assign(this.#element.dataset, this.span);
     const { stacked, lines, refusals } = data.devices ? ofLease(data) : ofCard(data);
     // The largest area lies at the bottom and is drawn last, so that the others show above it.
     const series = looks([...stack(stacked), ...lines.map((line) => ({ ...line, drawn: line.values }))]);

@@ -72,6 +72,20 @@ def values_are_those_of_grpc(browser, daemon, program):
     wait(browser, "the map in pixels", painted, "map")
     wait(browser, "the placements", "return document.getElementById('placements').getAttribute('aria-label').includes('MatMul 5')")
     wait(browser, "the placements in pixels", painted, "placements")
+    # Placements and timeline show one span of time, and an op has one colour in map and placements.
+    wait(browser, "one span of time", """
+      const [one, other] = ['timeline', 'placements'].map(id => document.getElementById(id).dataset);
+      return one.from && one.from === other.from && one.to === other.to;""")
+    browser.execute_script("const s = document.getElementById('timeline-window'); s.value = '60'; s.dispatchEvent(new Event('change'))")
+    wait(browser, "one shorter span of time", """
+      const [one, other] = ['timeline', 'placements'].map(id => document.getElementById(id).dataset);
+      return one.from === other.from && one.to === other.to && Math.abs(one.to - one.from - 60) < 3;""")
+    wait(browser, "one colour for an op", """
+      const colours = (id) => new Map([...document.querySelectorAll(`#${id} li`)].map(entry => [
+        entry.textContent.split(' ')[0], entry.firstChild.getContext('2d').getImageData(0, 11, 1, 1).data.join()]));
+      const [map, placements] = [colours('map-legend'), colours('placements-legend')];
+      const common = [...map.keys()].filter(op => placements.has(op));
+      return common.length > 0 && common.every(op => map.get(op) === placements.get(op));""")
     copies = daemon.get(f"/api/v1/placements?lease={lease}")["copies"]
     down = sum(copy["source"].endswith("CPU:0") for copy in copies)
     assert down, copies
