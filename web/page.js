@@ -103,6 +103,7 @@ function refreshPictures() {
     if (!option) return;
     const query = new URLSearchParams({ seconds: of("timeline-window").value, width: timeline.width, [kind]: id });
     timeline.show(await get(`/api/v1/timeline?${query}`), option.textContent);
+    placements.showSpan(timeline.span);
   });
   refreshChosen();
 }
@@ -120,7 +121,7 @@ function refreshChosen() {
   }
   once("placements", async () => {
     const report = await get(`/api/v1/placements?lease=${row.lease.id}&records=1000`).catch(() => null);
-    if (chosenRow() === row || chosenRow()?.key === row.key) placements.show(report, timeline.span);
+    if (chosenRow() === row || chosenRow()?.key === row.key) placements.show(report);
   });
   once("map", async () => {
     const query = new URLSearchParams({ lease: row.lease.id, device: shortDevice(row.device.name).replace("GPU:", ""),

@@ -16,6 +16,7 @@ export class Placements {
   #records = [];
   #boxes = [];
   #span = null;
+  #report = null;
   #at = -1;
 
   constructor(canvas, detail, legend) {
@@ -27,10 +28,16 @@ export class Placements {
     new ResizeObserver(() => this.#draw()).observe(canvas);
   }
 
-  /** `span`: the time to show, in seconds since 1970; null: that of the records. */
-  show(report, span = null) {
-    this.#records = this.#merge(report).filter((record) => !span || (endOf(record) >= span.from && startOf(record) <= span.to));
+  /** The time to show, in seconds since 1970; null: that of the records. */
+  showSpan(span) {
     this.#span = span;
+    this.show(this.#report);
+  }
+
+  show(report) {
+    this.#report = report;
+    const span = this.#span;
+    this.#records = this.#merge(report).filter((record) => !span || (endOf(record) >= span.from && startOf(record) <= span.to));
     this.#canvas.hidden = this.#records.length === 0;
     this.#draw();
     const ops = new Map();
