@@ -88,9 +88,9 @@ std::string FormatQueues(const v1::StatsSnapshot& snapshot, const Style& style) 
   Table table({{"GPU", Align::kRight},
                {"PLACE", Align::kRight},
                {"OWNER"},
-               {"PID", Align::kRight},
+               {"PID", Align::kRight, /*drop=*/2},
                {"LEASE"},
-               {"DEVICE"},
+               {"DEVICE", Align::kLeft, /*drop=*/1},
                {"ASKED", Align::kRight},
                {"WAITED", Align::kRight},
                {"TURN"}});
@@ -258,11 +258,11 @@ Table SessionTable() {
                 {"LEASE"},
                 {"STATE"},
                 {"HELD", Align::kRight},
-                {"CHARGED", Align::kRight},
-                {"OVERHEAD", Align::kRight},
-                {"SM", Align::kRight},
-                {"CONNECTED", Align::kRight},
-                {"COMMAND"}});
+                {"CHARGED", Align::kRight, /*drop=*/2},
+                {"OVERHEAD", Align::kRight, /*drop=*/3},
+                {"SM", Align::kRight, /*drop=*/1},
+                {"CONNECTED", Align::kRight, /*drop=*/4},
+                {"COMMAND", Align::kLeft, 0, /*is_cut=*/true}});
 }
 
 void AddSession(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease,

@@ -20,6 +20,17 @@ namespace {
 // The most columns of a table's last column that count for the table's width.
 constexpr std::size_t kCountedOfLast = 12;
 
+/// At most so many characters of UTF-8, the last three of them dots where there were more.
+std::string CutWithDots(const std::string& text, std::size_t most) {
+  if (TextWidth(text) <= most) return text;
+  std::size_t width = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80;
+    if (begins && width++ + 3 == most) return text.substr(0, i) + "...";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::size_t TextWidth(std::string_view text) {
@@ -64,7 +75,7 @@ std::vector<std::size_t> Table::Shown(const std::vector<std::size_t>& widths, st
   for (std::size_t i = 0; i < columns_.size(); ++i) shown.push_back(i);
   const auto total = [&] {
     std::size_t sum = 2 * (shown.size() - 1);
-    // A long text in the last column goes on in the terminal's next line.
+    // A long text in the last column is cut, or goes on in the terminal's next line.
     for (const std::size_t i : shown) {
       sum += i + 1 == columns_.size() ? std::min(widths[i], kCountedOfLast) : widths[i];
     }
@@ -80,6 +91,15 @@ std::vector<std::size_t> Table::Shown(const std::vector<std::size_t>& widths, st
   return shown;
 }
 
+std::size_t Table::MostOfLast(const std::vector<std::size_t>& shown, const std::vector<std::size_t>& widths,
+                              std::size_t most) const {
+  const std::size_t last = shown.back();
+  if (most == 0 || !columns_[last].is_cut) return widths[last];
+  std::size_t before = 0;
+  for (const std::size_t i : shown) before += i == last ? 0 : widths[i] + 2;
+  return std::min(widths[last], std::max(kCountedOfLast, most > before ? most - before : 0));
+}
+
 std::string Table::Format(const Style& style) const {
   std::vector<std::size_t> widths;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
@@ -88,10 +108,11 @@ std::string Table::Format(const Style& style) const {
     widths.push_back(width);
   }
   const std::vector<std::size_t> shown = Shown(widths, style.width);
+  const std::size_t most_of_last = MostOfLast(shown, widths, style.width);
   const auto line = [&](const auto& cell_of) {
     std::string text;
     for (const std::size_t i : shown) {
-      const std::string& cell = cell_of(i);
+      const std::string cell = i == shown.back() ? CutWithDots(cell_of(i), most_of_last) : cell_of(i);
       const std::string padding(widths[i] - TextWidth(cell), ' ');
       if (i != shown.front()) text += "  ";
       if (columns_[i].align == Align::kRight) {

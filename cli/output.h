@@ -47,6 +47,8 @@ class Table {
     Align align = Align::kLeft;
     /// Columns of the highest number are left out first where the table is wider than Style::width; 0: never.
     int drop = 0;
+    /// Of the last column: its texts are cut where the table is still wider.
+    bool is_cut = false;
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -59,6 +61,9 @@ class Table {
  private:
   /// The columns that fit into `most`, by their places.
   std::vector<std::size_t> Shown(const std::vector<std::size_t>& widths, std::size_t most) const;
+  /// How wide the last of them may be.
+  std::size_t MostOfLast(const std::vector<std::size_t>& shown, const std::vector<std::size_t>& widths,
+                         std::size_t most) const;
 
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;

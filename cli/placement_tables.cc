@@ -8,6 +8,12 @@ namespace {
 
 using Align = Table::Align;
 
+/// "GPU:0" of "/job:localhost/replica:0/task:0/device:GPU:0"; in full where the width has no bound (-v).
+std::string Device(const std::string& name, const Style& style) {
+  const std::size_t at = name.rfind("device:");
+  return Printable(style.width == 0 || at == std::string::npos ? name : name.substr(at + 7));
+}
+
 std::string HostTime(std::uint64_t ns) { return ns == 0 ? "-" : FormatNanoseconds(ns); }
 
 std::string DeviceTime(const v1::PlacementRecord& record) {
@@ -21,7 +27,7 @@ void AppendCopyTotals(const v1::PlacementReport& report, const Style& style, std
                 {"BYTES", Align::kRight},
                 {"HOST TIME", Align::kRight}});
   for (const auto& total : report.copy_totals()) {
-    totals.AddRow({Printable(total.source()), Printable(total.target()), absl::StrCat(total.count()),
+    totals.AddRow({Device(total.source(), style), Device(total.target(), style), absl::StrCat(total.count()),
                    FormatBytes(Bytes(total.bytes())), HostTime(total.host_ns())});
   }
   if (!totals.empty()) absl::StrAppend(&text, "\n", totals.Format(style));
@@ -36,8 +42,8 @@ void AppendCopies(const v1::PlacementReport& report, const Style& style, std::st
                 {"BYTES", Align::kRight},
                 {"HOST TIME", Align::kRight}});
   for (const auto& copy : report.copies()) {
-    copies.AddRow({FormatClock(copy.submitted_at()), absl::StrCat(copy.pid()), Printable(copy.source()),
-                   Printable(copy.target()), Printable(copy.dtype()), FormatBytes(Bytes(copy.bytes())),
+    copies.AddRow({FormatClock(copy.submitted_at()), absl::StrCat(copy.pid()), Device(copy.source(), style),
+                   Device(copy.target(), style), Printable(copy.dtype()), FormatBytes(Bytes(copy.bytes())),
                    HostTime(copy.host_ns())});
   }
   if (!copies.empty()) absl::StrAppend(&text, "\n", copies.Format(style));
@@ -60,7 +66,7 @@ std::string FormatReport(const v1::PlacementReport& report, const Style& style) 
                 {"HOST TIME", Align::kRight},
                 {"SOFT PLACED", Align::kRight}});
   for (const auto& total : report.totals()) {
-    totals.AddRow({Printable(total.device()), Printable(total.op()), Printable(total.dtype()),
+    totals.AddRow({Device(total.device(), style), Printable(total.op()), Printable(total.dtype()),
                    absl::StrCat(total.count()), FormatBytes(Bytes(total.output_bytes())),
                    HostTime(total.host_ns()), absl::StrCat(total.soft_placed())});
   }
@@ -72,18 +78,18 @@ std::string FormatReport(const v1::PlacementReport& report, const Style& style) 
   AppendCopyTotals(report, style, text);
 
   Table records({{"TIME"},
-                 {"PID", Align::kRight},
+                 {"PID", Align::kRight, /*drop=*/3},
                  {"OP"},
-                 {"DTYPE"},
+                 {"DTYPE", Align::kLeft, /*drop=*/2},
                  {"DEVICE"},
-                 {"ASKED FOR"},
+                 {"ASKED FOR", Align::kLeft, /*drop=*/1},
                  {"OUTPUT", Align::kRight},
                  {"HOST TIME", Align::kRight},
                  {"DEVICE TIME", Align::kRight}});
   for (const auto& record : report.records()) {
     records.AddRow({FormatClock(record.submitted_at()), absl::StrCat(record.pid()), Printable(record.op()),
-                    Printable(record.dtype()), Printable(record.device()),
-                    Printable(record.requested_device()) + (record.soft_placed() ? " (soft)" : ""),
+                    Printable(record.dtype()), Device(record.device(), style),
+                    Device(record.requested_device(), style) + (record.soft_placed() ? " (soft)" : ""),
                     FormatBytes(Bytes(record.output_bytes())), HostTime(record.host_ns()),
                     DeviceTime(record)});
   }

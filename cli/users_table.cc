@@ -52,11 +52,11 @@ std::string FormatUsers(const v1::StatsSnapshot& snapshot, const Style& style) {
   Table table({{"USER"},
                {"LEASES", Align::kRight},
                {"DEVICES", Align::kRight},
-               {"PROCESSES", Align::kRight},
+               {"PROCESSES", Align::kRight, /*drop=*/2},
                {"USED", Align::kRight},
                {"HELD", Align::kRight},
                {"LIMIT", Align::kRight},
-               {"GUARANTEE", Align::kRight}});
+               {"GUARANTEE", Align::kRight, /*drop=*/1}});
   for (const UserSums& user : SumByUser(snapshot)) {
     table.AddRow({FormatOwner(user.name, user.uid), absl::StrCat(user.leases), absl::StrCat(user.devices),
                   absl::StrCat(user.processes), FormatBytes(Bytes(user.used)), FormatBytes(Bytes(user.held)),

@@ -272,7 +272,9 @@ TEST_F(CliTest, PlacementsShowTotalsRecordsAndFollow) {
   const ProgramResult table = Run({"placements", "train"});
   EXPECT_EQ(table.code, 0) << table.err;
   EXPECT_THAT(table.out, AllOf(HasSubstr("Lease train: "), HasSubstr("MatMul"), HasSubstr("AddN"),
-                               HasSubstr("/job:localhost/replica:0/task:0/device:GPU:0")));
+                               HasSubstr("\nGPU:0 "), Not(HasSubstr("/job:"))));
+  EXPECT_THAT(Run({"placements", "train", "-v"}).out,
+              HasSubstr("/job:localhost/replica:0/task:0/device:GPU:0"));
   const json report = RunJson({"placements", "train", "--records", "3"});
   EXPECT_EQ(report["schema"], "lgpu.placements/v1");
   EXPECT_EQ(report["records"].size(), 3u);

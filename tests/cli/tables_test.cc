@@ -57,6 +57,66 @@ v1::StatsSnapshot Snapshot() {
   return snapshot;
 }
 
+/// Names, sizes and numbers as wide as they come, but for names of leases, which `ls` shows by their ids
+/// then.
+v1::StatsSnapshot WideSnapshot() {
+  v1::StatsSnapshot snapshot = Snapshot();
+  v1::CardStats& card = *snapshot.mutable_cards(0);
+  card.set_name("NVIDIA H100 80GB HBM3");
+  card.set_total_bytes(81559 * kMiB + 12345);
+  v1::ForeignProcess& foreign = *card.add_foreign_processes();
+  foreign.set_pid(4194303);
+  foreign.set_user("rosalind");
+  foreign.set_command("python3 /home/rosalind/projects/train.py --config production.yaml --resume");
+  foreign.set_used_bytes(71234 * kMiB + 4321);
+  foreign.set_sm_percent(100);
+  v1::LeaseStats& lease = *snapshot.mutable_leases(0);
+  lease.set_name("experiment-17");
+  lease.set_owner("rosalind");
+  for (v1::SessionStats& session : *lease.mutable_sessions()) {
+    session.set_pid(4194304 + session.pid());
+    session.set_uid(1000);
+    session.set_held_bytes(71234 * kMiB + 4321);
+    session.set_charged_bytes(71234 * kMiB + 4321);
+    session.set_overhead_bytes(1023 * kMiB + 4321);
+    session.set_sm_percent(100);
+    session.set_command("python3 /home/rosalind/projects/train.py --config production.yaml --resume");
+  }
+  return snapshot;
+}
+
+void ExpectLinesThatFit(const std::string& text) {
+  for (const std::string line : absl::StrSplit(text, '\n')) EXPECT_LE(TextWidth(line), 80u) << line;
+}
+
+TEST(TablesTest, EveryTableFitsInto80Columns) {
+  const Style style{.width = 80};
+  ExpectLinesThatFit(FormatSnapshot(WideSnapshot(), style, {.uid = 1000}));
+  ExpectLinesThatFit(FormatSessions(WideSnapshot(), style));
+  const v1::StatsSnapshot wide = WideSnapshot();
+  ExpectLinesThatFit(FormatLease(wide.leases(0), wide, style));
+  EXPECT_THAT(FormatSessions(wide, {.width = 0}), HasSubstr("--config production.yaml --resume\n"));
+  v1::PlacementReport report;
+  v1::PlacementRecord& record = *report.add_records();
+  record.set_pid(4194303);
+  record.set_op("SparseSoftmaxCrossEntropyWithLogits");
+  record.set_dtype("bfloat16");
+  record.set_device("/job:localhost/replica:0/task:0/device:GPU:10");
+  record.set_requested_device("/job:localhost/replica:0/task:0/device:GPU:11");
+  record.set_soft_placed(true);
+  record.set_output_bytes(1023 * kMiB + 4321);
+  record.set_host_ns(123'456'789);
+  v1::CopyRecord& copy = *report.add_copies();
+  copy.set_pid(4194303);
+  copy.set_source("/job:localhost/replica:0/task:0/device:GPU:10");
+  copy.set_target("/job:localhost/replica:0/task:0/device:CPU:0");
+  copy.set_dtype("bfloat16");
+  copy.set_bytes(1023 * kMiB + 4321);
+  copy.set_host_ns(123'456'789);
+  ExpectLinesThatFit(FormatReport(report, style));
+  EXPECT_THAT(FormatReport(report, {.width = 0}), HasSubstr("/job:localhost/replica:0/task:0/device:GPU:10"));
+}
+
 std::string Ls(const v1::StatsSnapshot& snapshot, std::size_t width = 80, Viewer viewer = {.uid = 1000}) {
   return FormatSnapshot(snapshot, {.width = width}, viewer);
 }
