@@ -60,11 +60,11 @@ std::string FormatCopy(const v1::CopyRecord& copy) {
 std::string FormatReport(const v1::PlacementReport& report, const Style& style) {
   Table totals({{"DEVICE"},
                 {"OP"},
-                {"DTYPE"},
+                {"DTYPE", Align::kLeft, /*drop=*/1},
                 {"COUNT", Align::kRight},
                 {"OUTPUT", Align::kRight},
                 {"HOST TIME", Align::kRight},
-                {"SOFT PLACED", Align::kRight}});
+                {"SOFT PLACED", Align::kRight, /*drop=*/2}});
   for (const auto& total : report.totals()) {
     totals.AddRow({Device(total.device(), style), Printable(total.op()), Printable(total.dtype()),
                    absl::StrCat(total.count()), FormatBytes(Bytes(total.output_bytes())),
@@ -78,13 +78,13 @@ std::string FormatReport(const v1::PlacementReport& report, const Style& style) 
   AppendCopyTotals(report, style, text);
 
   Table records({{"TIME"},
-                 {"PID", Align::kRight, /*drop=*/3},
+                 {"PID", Align::kRight, /*drop=*/5},
                  {"OP"},
-                 {"DTYPE", Align::kLeft, /*drop=*/2},
+                 {"DTYPE", Align::kLeft, /*drop=*/4},
                  {"DEVICE"},
-                 {"ASKED FOR", Align::kLeft, /*drop=*/1},
-                 {"OUTPUT", Align::kRight},
-                 {"HOST TIME", Align::kRight},
+                 {"ASKED FOR", Align::kLeft, /*drop=*/3},
+                 {"OUTPUT", Align::kRight, /*drop=*/2},
+                 {"HOST TIME", Align::kRight, /*drop=*/1},
                  {"DEVICE TIME", Align::kRight}});
   for (const auto& record : report.records()) {
     records.AddRow({FormatClock(record.submitted_at()), absl::StrCat(record.pid()), Printable(record.op()),
