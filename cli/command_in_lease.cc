@@ -69,9 +69,7 @@ absl::StatusOr<OwnSession> OwnSession::Open(Connection& connection, const std::s
                                             const CommonOptions& options) {
   OwnSession session;
   session.changed = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!session.changed) {
-    return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno)));
-  }
+  if (!session.changed) return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno)));
   LGPU_ASSIGN_OR_RETURN(
       session.connection,
       OpenSession(connection.runtime_dir(), verb, options.timeout, [fd = session.changed.get()] {
@@ -157,8 +155,9 @@ absl::StatusOr<int> CommandInLease::Run(const ForwardedSignals& signals, Connect
   LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, wake_up.fd(), tell));
   look();
   if (require_attach_ && watch.FoundBypass()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        Printable(options.command[0]), " bypassed lgpu on a GPU, so its memory was not limited; it was ended"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(Printable(options.command[0]),
+                     " bypassed lgpu on a GPU, so its memory was not limited; it was ended"));
   }
   LGPU_ASSIGN_OR_RETURN(const int result, AfterCommand(connection, session, lease, code, options));
   // A daemon that comes later sees that this process is gone.

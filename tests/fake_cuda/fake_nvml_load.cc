@@ -35,8 +35,8 @@ Result FindProcesses(DeviceHandle handle, const char* call, std::set<std::int32_
   if (const int result = file->TakeFault(call); result != 0) return result;
   file->Sweep();
   for (const Slot& slot : file->state().slots) {
-    if (slot.used && slot.is_context && slot.card == static_cast<std::int32_t>(number) - 1)
-      pids.insert(slot.pid);
+    const bool is_here = slot.card == static_cast<std::int32_t>(number) - 1;
+    if (slot.used && slot.is_context && is_here) pids.insert(slot.pid);
   }
   return kSuccess;
 }
