@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <set>
 
-#include "allocator/device/cuda/nvml_load.h"
+#include "allocator/device/cuda/nvml_load_abi.h"
 #include "tests/fake_cuda/fake_state.h"
 
 #define FAKE_EXPORT extern "C" __attribute__((visibility("default")))

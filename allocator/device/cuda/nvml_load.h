@@ -3,22 +3,10 @@
 
 #include <functional>
 
-#include "allocator/device/cuda/nvml_abi.h"
+#include "allocator/device/cuda/nvml_load_abi.h"
 #include "allocator/device/device_memory.h"
 
 namespace lgpu::nvml {
-
-struct Utilization {
-  unsigned gpu, memory;
-};
-static_assert(sizeof(Utilization) == 8);
-
-struct ProcessUtilization {
-  unsigned pid;
-  unsigned long long at;  // microseconds since 1970
-  unsigned sm, memory, encoder, decoder;
-};
-static_assert(sizeof(ProcessUtilization) == 32);
 
 /// The calls about a card's load. The figure of an absent call is missing.
 struct LoadCalls {
