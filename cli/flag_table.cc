@@ -113,7 +113,7 @@ std::string RoffVerb(const std::vector<VerbInfo>& table, std::string_view name) 
   const auto found =
       std::find_if(table.begin(), table.end(), [&](const VerbInfo& verb) { return verb.name == name; });
   if (found == table.end()) return "";
-  return absl::StrCat(".TP\n\\fB", name, "\\fR\n", Roff(found->description), ".\n");
+  return absl::StrCat(".TP\n\\fB", found->name, "\\fR\n", Roff(found->description), ".\n");
 }
 
 std::string ManOfAll(const std::vector<VerbInfo>& table) {
