@@ -86,7 +86,9 @@ v1::StatsSnapshot WideSnapshot() {
 }
 
 void ExpectLinesThatFit(const std::string& text) {
-  for (const std::string line : absl::StrSplit(text, '\n')) EXPECT_LE(TextWidth(line), 80u) << line;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n'))) {
+    EXPECT_LE(TextWidth(line), 80u) << line;
+  }
 }
 
 TEST(TablesTest, EveryTableFitsInto80Columns) {
