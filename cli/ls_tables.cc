@@ -139,7 +139,7 @@ std::string FormatForeign(const v1::StatsSnapshot& snapshot, const Style& style)
                {"USER"},
                {"USED", Align::kRight},
                {"SM", Align::kRight},
-               {"COMMAND"}});
+               {"COMMAND", Align::kLeft, 0, /*is_cut=*/true}});
   for (const v1::CardStats& card : snapshot.cards()) {
     for (const v1::ForeignProcess& process : card.foreign_processes()) {
       table.AddRow({absl::StrCat(card.index()), absl::StrCat(process.pid()),

@@ -17,7 +17,7 @@
 namespace lgpu::cli {
 namespace {
 
-// The most columns of a table's last column that count for the table's width.
+// The most columns of a last column that is cut which count for the table's width.
 constexpr std::size_t kCountedOfLast = 12;
 
 /// At most so many characters of UTF-8, the last three of them dots where there were more.
@@ -75,9 +75,8 @@ std::vector<std::size_t> Table::Shown(const std::vector<std::size_t>& widths, st
   for (std::size_t i = 0; i < columns_.size(); ++i) shown.push_back(i);
   const auto total = [&] {
     std::size_t sum = 2 * (shown.size() - 1);
-    // A long text in the last column is cut, or goes on in the terminal's next line.
     for (const std::size_t i : shown) {
-      sum += i + 1 == columns_.size() ? std::min(widths[i], kCountedOfLast) : widths[i];
+      sum += columns_[i].is_cut ? std::min(widths[i], kCountedOfLast) : widths[i];
     }
     return sum;
   };

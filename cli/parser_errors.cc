@@ -1,9 +1,11 @@
 #include "cli/parser_errors.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -35,6 +37,15 @@ std::string WordOf(const CLI::App& app, const std::string& name) {
   return name;
 }
 
+bool TakesNoValue(const CLI::App& app, const std::string& name) {
+  std::vector<const CLI::App*> parts = {&app};
+  for (const CLI::App* verb : app.get_subcommands()) parts.push_back(verb);
+  return std::any_of(parts.begin(), parts.end(), [&name](const CLI::App* part) {
+    const CLI::Option* option = part->get_option_no_throw(name);
+    return option != nullptr && option->get_items_expected_max() == 0;
+  });
+}
+
 /// Of a value that a check refused: "--to: x is none of sh, json".
 std::string RefusedValue(const std::string& text) {
   const auto flag = Around(text, ": ");
@@ -64,7 +75,9 @@ std::string PlainParserError(const CLI::ParseError& error, const CLI::App& app) 
   if (kind == "ConversionError") {
     if (const auto value = Around(text, " = ")) {
       const auto flag = Around(value->first, "Could not convert: ");
-      return absl::StrCat(flag ? flag->second : value->first, ": ", value->second, " is no whole number");
+      const std::string name = flag ? flag->second : value->first;
+      if (TakesNoValue(app, name)) return name + " takes no value";
+      return absl::StrCat(name, ": ", value->second, " is no whole number");
     }
     if (const auto flag = Around(text, ": Should be true/false")) return flag->first + " takes no value";
   }

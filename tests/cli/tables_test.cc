@@ -261,7 +261,7 @@ TEST(PlacementsTest, TimesThatWereNotMeasuredAreDashes) {
   record.set_output_bytes(16);
   const std::string text = FormatReport(report, {});
   EXPECT_THAT(text, HasSubstr("Lease train: 1 op recorded, 0 dropped.\n"));
-  EXPECT_THAT(text, HasSubstr("/device:GPU:9 (soft)     16B          -            -\n"));
+  EXPECT_THAT(text, HasSubstr("GPU:9 (soft)     16B          -            -\n"));
   EXPECT_THAT(FormatRecord(record), HasSubstr("MatMul float in device /job:localhost/replica:0/task:0/device:"
                                               "GPU:0  16B  host -  device -  asked for /device:GPU:9"));
   EXPECT_FALSE(ToJson(record).contains("device_seconds"));
@@ -303,9 +303,9 @@ TEST(PlacementTablesTest, CopiesHaveTablesOfTheirOwn) {
   copy.set_dtype("float");
   copy.set_bytes(2 << 20);
   const std::string text = FormatReport(report, {});
-  EXPECT_THAT(text, HasSubstr("COPIED FROM    TO             COUNT    BYTES  HOST TIME\n"
-                              "/device:CPU:0  /device:GPU:0      3  6.00MiB      1.5us\n"));
-  EXPECT_THAT(text, HasSubstr("   42  /device:GPU:0  /device:GPU:1  float  2.00MiB          -\n"));
+  EXPECT_THAT(text, HasSubstr("COPIED FROM  TO     COUNT    BYTES  HOST TIME\n"
+                              "CPU:0        GPU:0      3  6.00MiB      1.5us\n"));
+  EXPECT_THAT(text, HasSubstr("   42  GPU:0        GPU:1  float  2.00MiB          -\n"));
   const nlohmann::json json = ToJson(report);
   EXPECT_EQ(json["copy_totals"][0]["bytes"], 6 << 20);
   EXPECT_EQ(json["copies"][0]["target"], "/device:GPU:1");
@@ -426,13 +426,13 @@ TEST(LsTest, ProcessesOutsideLgpuStandBelow) {
   process.set_used_bytes(std::uint64_t{3} << 30);
   constexpr char kLines[] =
       "\nOutside lgpu:\n"
-      "GPU   PID  USER     USED  COMMAND\n"
-      "  0  4711  ann   3.00GiB  python3\n";
+      "GPU   PID  USER     USED  SM  COMMAND\n"
+      "  0  4711  ann   3.00GiB   -  python3\n";
   EXPECT_THAT(Ls(snapshot), HasSubstr(kLines));
   EXPECT_THAT(FormatSessions(snapshot, {}), HasSubstr(kLines));
   process.clear_user();
   process.clear_command();  // it went meanwhile
-  EXPECT_THAT(FormatSessions(snapshot, {}), HasSubstr("  0  4711  ?     3.00GiB  ?\n"));
+  EXPECT_THAT(FormatSessions(snapshot, {}), HasSubstr("  0  4711  ?     3.00GiB   -  ?\n"));
 }
 
 }  // namespace

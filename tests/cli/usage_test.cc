@@ -143,12 +143,12 @@ TEST_F(UsageTest, AWrongLineIsAnsweredInPlainWords) {
       {{"inspect"}, "error: lgpu inspect needs LEASE|GPU ["},
       {{"env"}, "error: lgpu env needs LEASE ["},
       {{"ls", "--interval", "1s", "--count", "x"}, "error: --count: x is no whole number ["},
-      {{"ls", "--query"}, "error: --query needs a value: LIST ["},
+      {{"ls", "--query"}, "error: --query needs a value: KEY,KEY ["},
       {{"rm", "train", "--grace", "1s"}, "error: --grace needs --kill beside it ["},
-      {{"ls", "--color=always", "--no-color"}, "error: --no-color and --color cannot be given together ["},
+      {{"ls", "--color=always", "--no-color"}, "error: --color and --no-color cannot be given together ["},
       {{"env", "train", "--format", "x"},
        "error: --format: x is none of sh, json, systemd, taskprolog, cdi ["},
-      {{"explain", "Add", "-n", "99"}, "error: --devices: 99 is not in 0 to 64 ["},
+      {{"explain", "Add", "--gpus", "99"}, "error: --gpus: 99 is not in 0 to 64 ["},
       {{"ls", "--json=x"}, "error: --json takes no value ["},
       {{"create", "-m", "8MiB", "-m", "9MiB"}, "error: --memory can be given once ["}};
   for (const auto& [words, what] : lines) {
