@@ -212,7 +212,7 @@ std::string FormatLeases(const v1::StatsSnapshot& snapshot, const Style& style, 
                 {"PID", Align::kLeft, /*drop=*/2},
                 {"AGE", Align::kRight, /*drop=*/4},
                 {"IDLE", Align::kRight, /*drop=*/1},
-                {"STATE"}});
+                {"STATE", Align::kLeft, 0, /*is_cut=*/true}});
   for (const auto& lease : snapshot.leases()) {
     const std::chrono::seconds age(snapshot.taken_at().seconds() - lease.created_at().seconds());
     for (const auto& device : lease.devices()) {
