@@ -3,6 +3,7 @@
 real_driver_test.py DRIVER LOOKUPS SHIM REDIRECT SOURCE. DRIVER is a folder of scripts/vendor-driver, LOOKUPS the program
 driver_lookups, SHIM the folder with lgpu's libraries. 77: the driver's libraries are not there."""
 
+import ctypes
 import os
 import pathlib
 import re
@@ -28,6 +29,13 @@ nvml = ctypes.CDLL("libnvidia-ml.so.1")
 nvml.nvmlErrorString.restype = ctypes.c_char_p
 print(nvml.nvmlInit_v2(), [nvml.nvmlErrorString(code).decode() for code in range(0, 30)])
 """
+
+
+def keep_from_making_device_files():
+    """Run by root, these libraries make /dev/nvidiactl, which stays and looks like a driver of this machine's. The processes
+    that are started from here on cannot."""
+    bounding_set_drop, cap_mknod = 24, 27
+    ctypes.CDLL(None).prctl(bounding_set_drop, cap_mknod, 0, 0, 0)
 
 
 def fetch_runtime(wheel, library):
@@ -159,6 +167,7 @@ def main():
         reason = missing.read_text() if missing.exists() else "scripts/vendor-driver has not been run"
         print(f"skipped: no libraries of driver {driver.name}: {reason.strip()}")
         return 77
+    keep_from_making_device_files()
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         limited = links(pathlib.Path(folder), driver, shim)
