@@ -121,7 +121,7 @@ class Daemon::Impl {
         leases_(config_, {.broker = broker_, .sessions = sessions_, .events = events_, .journal = journal_}),
         stats_(ListCards(registry), broker_, leases_, sessions_, loads_),
         backend_(registry.backend()),
-        served_(ServedCards(registry, config.overhead_allowance)),
+        served_(ServedCards(registry, config)),
         simulated_(registry.simulated()) {}
   ~Impl() { Stop(); }
   Impl(const Impl&) = delete;
