@@ -89,6 +89,7 @@ CardObserver::Overheads CardObserver::overheads() const {
 }
 
 void CardObserver::SumUnusedLocked() {
+  core_.mutex.AssertHeld();
   unused_ = {.of_lease = {}, .of_session = {}, .at = core_.now()};
   for (const auto& [card, session] : core_.tables.charging) {
     const Bytes bytes = core_.charges.UnusedOf(session, card);
