@@ -83,12 +83,12 @@ void CommandInLease::AddTo(CLI::App& verb) {
   verb.add_flag("--require-attach", require_attach_,
                 "Fail with 125 if the command never used the lease (its memory was not limited)");
   verb.add_flag("--isolate", isolate_,
-                "Put lgpu over the driver's files in a mount namespace of the command's own, which limits "
-                "programs that clear their environment or name the driver's folder as well");
+                "Also limit programs that clear their environment or name the driver's folder: lgpu's files "
+                "cover the driver's in a mount namespace of the command's own");
   memory_wait_flag_ = verb.add_option("--memory-wait", memory_wait_text_,
                                       "How long allocations of a command that knows nothing of lgpu wait "
-                                      "for a full GPU, one after the other; default: 2s. After a wait in "
-                                      "vain they do not wait for 5s")
+                                      "for a full GPU, one after the other; default: 2s. After a wait that "
+                                      "failed they are refused at once for 5s")
                           ->type_name("TIME");
   soft_flag_ = verb.add_flag(
       "--soft-placement,!--no-soft-placement", soft_placement_,
@@ -179,7 +179,7 @@ std::optional<Isolation> CommandInLease::IsolationFor(const LeaseEnvironment& en
                                                       const CommonOptions& options) const {
   if (!isolate_) return std::nullopt;
   if (!environment.has_shim) {
-    options.Note("lgpu: note: --isolate changes nothing: no driver of this lease is to be covered");
+    options.Note("lgpu: note: --isolate has no effect: the command has no driver of this lease to cover");
     return std::nullopt;
   }
   return Isolation{.folder = environment.shim_folder,

@@ -10,8 +10,8 @@ class ParseError;
 
 namespace lgpu::cli {
 
-/// The parser's error in lgpu's words: "lgpu inspect needs a lease: LEASE" for "lease is required". `app`:
-/// as the parser left it.
+/// The parser's error in lgpu's words: "lgpu resize needs LEASE" for "lease is required". `app`: as the
+/// parser left it.
 std::string PlainParserError(const CLI::ParseError& error, const CLI::App& app);
 
 }  // namespace lgpu::cli

@@ -132,9 +132,7 @@ bool Admission::IsBeingMade(const Waiter& waiter) const {
   if (waiter.charge || waiter.guarantee) return false;
   const LogicalId logical = waiter.spec.device;
   const DeviceEntry& device = tables_.devices.at(logical);
-  if (!device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) {
-    return false;
-  }
+  if (!device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) return false;
   const Bytes to_be_spare = device.spare_bytes + device.charged;
   const Bytes others = tables_.ledger.View(logical).held() - to_be_spare;
   const Bytes room = std::min(to_be_spare, SaturatingSub(tables_.LimitOf(logical), others));
