@@ -118,7 +118,10 @@ std::string FormatQueues(const v1::StatsSnapshot& snapshot, const Style& style) 
 
 /// What programs have of real GPUs beside their charges and chunks; empty where nothing is known of it.
 std::string FormatBeside(const v1::StatsSnapshot& snapshot, const Style& style) {
-  Table table({{"PID", Align::kRight}, {"LEASE"}, {"OVERHEAD", Align::kRight}, {"COMMAND"}});
+  Table table({{"PID", Align::kRight},
+               {"LEASE"},
+               {"OVERHEAD", Align::kRight},
+               {"COMMAND", Align::kLeft, 0, /*is_cut=*/true}});
   std::set<std::int64_t> shown;  // sessions of one process share it
   for (const v1::LeaseStats& lease : snapshot.leases()) {
     for (const v1::SessionStats& session : lease.sessions()) {

@@ -196,7 +196,8 @@ void Admission::WaitForCard(WaiterId id, Waiter& waiter, bool can_ever_be, bool 
 
 void Admission::AdmitGuarantee(WaiterId id, Waiter& waiter) {
   // While a turn runs, the card's free memory belongs to the request that has it.
-  if (waiter.spec.at_least.is_zero() || !waiting_.QueueOf(waiter).turn()) {
+  const Bytes free = waiting_.QueueOf(waiter).turn() ? Bytes() : tables_.ledger.View(waiter.card).free();
+  if (waiter.spec.at_least <= free) {
     SetAside(id, waiter);
     if (waiter.phase != Waiter::Phase::kNew) return;
   }
@@ -318,6 +319,8 @@ void Admission::Refuse(Waiter& waiter, RefusalCause cause) {
   waiter.phase = Waiter::Phase::kRefused;
   if (waiter.guarantee) {
     waiter.refusal = refusals_.OfGuarantee(waiter);
+    // Before waiting requests are looked at: none is served from a limit that does not stay.
+    if (waiter.guarantee->IsUndoneWhenRefused()) guarantees_.Undo(waiter);
     return;
   }
   if (waiter.spec.ahead) {
@@ -346,6 +349,7 @@ void Admission::Cancel(WaiterId id, Waiter& waiter) {
     Leave(id, waiter);
     waiter.phase = Waiter::Phase::kRefused;
     waiter.refusal = absl::CancelledError("the program gave the request up");
+    if (waiter.guarantee && waiter.guarantee->IsUndoneWhenRefused()) guarantees_.Undo(waiter);
   }
   waiting_.Wake(waiter);
 }

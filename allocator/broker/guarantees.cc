@@ -49,6 +49,11 @@ absl::Status Guarantees::ResizeDevice(Waiter& waiter) {
   return tables_.ledger.Resize(waiter.spec.device, waiter.guarantee->size);
 }
 
+void Guarantees::Undo(const Waiter& waiter) {
+  // It cannot fail: the smaller size takes nothing of the card.
+  LGPU_CHECK(tables_.ledger.Resize(waiter.spec.device, waiter.guarantee->before).ok());
+}
+
 absl::Status Guarantees::SetAsideForLease(WaiterId id, const Waiter& waiter) {
   const Bytes bytes = waiter.spec.at_least;
   LGPU_ASSIGN_OR_RETURN(const LogicalId made,

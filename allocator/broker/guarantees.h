@@ -19,6 +19,8 @@ class Guarantees {
   /// aside for a lease. The chunks of a new preallocated device are charged. RESOURCE_EXHAUSTED: the card has
   /// too little, and nothing has changed.
   absl::Status SetAside(WaiterId id, Waiter& waiter);
+  /// A resize is refused: the device has the size again that it had. Spare chunks may be beyond it.
+  void Undo(const Waiter& waiter);
   /// Gives what was set aside for the lease `spec.room` to a device that is about to be made. False: that is
   /// less than the guarantee, and it is free.
   bool TakeFrom(const Broker::DeviceSpec& spec, Bytes guarantee);

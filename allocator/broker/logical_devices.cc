@@ -38,7 +38,10 @@ Broker::Answer LogicalDevices::Add(const Broker::DeviceSpec& spec, const Broker:
     mine.guarantee = {.what = GuaranteeWish::For::kNewDevice, .spec = spec, .size = size};
     if (core_.guarantees.TakeFrom(spec, guarantee)) {
       core_.admission.SetAside(id, mine);
-      LGPU_CHECK(mine.phase != Waiter::Phase::kNew);  // the bytes were set aside for it
+      // Programs outside lgpu may have taken what was set aside.
+      if (mine.phase == Waiter::Phase::kNew) {
+        core_.admission.Refuse(mine, {.reason = RefusalReason::kCard});
+      }
     } else if (!core_.requests.Settle(id, mine)) {
       answer.wait = id;
       return answer;
@@ -88,7 +91,7 @@ Broker::Answer LogicalDevices::Finish(WaiterId id, Waiter mine) {
   const GuaranteeWish& wish = *mine.guarantee;
   const bool is_resize = wish.what == GuaranteeWish::For::kResize;
   if (mine.phase == Waiter::Phase::kRefused) {
-    if (is_resize && wish.is_set_aside) Undo(mine);
+    if (wish.IsUndoneWhenRefused()) ReturnExcess(mine.spec.device);
     return {.status = std::move(mine.refusal)};
   }
   if (mine.phase == Waiter::Phase::kCharged) return MakeChunks(id, std::move(mine));
@@ -117,17 +120,14 @@ Broker::Answer LogicalDevices::FinishResize(WaiterId id, Waiter mine) {
   if (waits) return {.wait = id};
   if (mine.phase == Waiter::Phase::kCharged) return MakeChunks(id, std::move(mine));
   if (mine.phase != Waiter::Phase::kRefused || !grows) return {.device = logical};
-  Undo(mine);
+  ReturnExcess(logical);
   return {.status = std::move(mine.refusal)};
 }
 
-void LogicalDevices::Undo(const Waiter& mine) {
-  const LogicalId logical = mine.spec.device;
+void LogicalDevices::ReturnExcess(LogicalId logical) {
   std::vector<ChunkId> excess;
   {
     BrokerLock lock(core_);
-    // It cannot fail: the smaller size takes nothing of the card.
-    LGPU_CHECK(core_.tables.ledger.Resize(logical, mine.guarantee->before).ok());
     excess = core_.chunks.TakeExcessSpare(logical);
     core_.scheduler.Serve(core_.tables.CardOf(logical));
   }

@@ -32,8 +32,8 @@ class LogicalDevices {
   /// The device has its new size: asks for what it holds beyond, returns the spare chunks beyond, and charges
   /// what a preallocated device lacks.
   Broker::Answer FinishResize(WaiterId id, Waiter mine);
-  /// The device gets the size back that it had.
-  void Undo(const Waiter& mine);
+  /// The device has a smaller size again: returns the spare chunks beyond it.
+  void ReturnExcess(LogicalId device);
   Broker::Answer MakeChunks(WaiterId id, Waiter mine);
   std::vector<ChunkId> TakeExcess(LogicalId device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   absl::Status Made(const SpareChunks::Made& made);

@@ -1,6 +1,7 @@
 #include "allocator/broker/request_clock.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 namespace lgpu {
@@ -39,9 +40,13 @@ void RequestClock::Look(WaiterId id, Waiter& waiter) {
     TryAgain(id, waiter);
   } else if (waiter.phase == Waiter::Phase::kLimit && waiter.need.round != 0) {
     // All requests of its line are admitted again, so that each keeps its place there.
+    const LogicalId device = waiter.spec.device;
     queues_.Serve(waiter.card);
     // Where no session had to be asked, because what is missing is on its way.
-    waiter.need.look_again = std::max(waiter.need.look_again, tables_.now() + TrimTable::kPatience);
+    for (const WaiterId other : tables_.devices.at(device).limit_waiters) {
+      TrimTable::Need& need = waiting_.waiters.at(other).need;
+      need.look_again = std::max(need.look_again, tables_.now() + TrimTable::kPatience);
+    }
   }
   if (waiter.IsQueued() && tables_.now() >= waiter.spec.deadline) EndLate(id, waiter);
 }
@@ -65,14 +70,17 @@ void RequestClock::EndLate(WaiterId id, Waiter& waiter) {
 }
 
 void RequestClock::EndGuarantees() {
+  std::set<CardId> touched;
   for (auto& [id, waiter] : waiting_.waiters) {
     if (!waiter.guarantee || !waiter.Waits()) continue;
     if (waiter.phase == Waiter::Phase::kBackend) {
       TryAgain(id, waiter);
     } else {
       admission_.RefuseWaiting(id, waiter, {.reason = RefusalReason::kCard});
+      touched.insert(waiter.card);
     }
   }
+  for (const CardId card : touched) queues_.Serve(card);
 }
 
 void RequestClock::Withdraw(WaiterId id) {

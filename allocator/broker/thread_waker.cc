@@ -1,5 +1,6 @@
 #include "allocator/broker/thread_waker.h"
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -9,9 +10,12 @@
 namespace lgpu {
 namespace {
 
-Broker::Answer Await(Broker& broker, Broker::Answer answer, const ThreadWaker& waker) {
+Broker::Answer Await(Broker& broker, Broker::Answer answer, const ThreadWaker& waker,
+                     Broker::TimePoint deadline) {
   while (answer.wait) {
-    waker.WaitUntil();
+    waker.WaitUntil(deadline);
+    // Where no other thread ticks, or that thread is late.
+    if (std::chrono::steady_clock::now() >= deadline) broker.Tick();
     if (std::optional<Broker::Answer> taken = broker.TakeAnswer(*answer.wait)) answer = *std::move(taken);
   }
   return answer;
@@ -41,7 +45,7 @@ absl::StatusOr<LogicalId> AddDeviceInTime(Broker& broker, const Broker::DeviceSp
                                           Broker::TimePoint deadline) {
   const auto waker = std::make_shared<ThreadWaker>();
   const Broker::Answer answer =
-      Await(broker, broker.AddDevice(spec, {.deadline = deadline, .waker = waker}), *waker);
+      Await(broker, broker.AddDevice(spec, {.deadline = deadline, .waker = waker}), *waker, deadline);
   LGPU_RETURN_IF_ERROR(answer.status);
   return answer.device;
 }

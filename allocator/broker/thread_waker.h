@@ -25,7 +25,8 @@ class ThreadWaker final : public Waker {
   mutable bool woken_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// As the calls of Broker, for a thread that waits for the answer itself. Another thread calls Tick.
+// As the calls of Broker, for a thread that waits for the answer itself. Another thread calls Tick; where
+// none does, the request is over at its deadline all the same.
 absl::StatusOr<LogicalId> AddDeviceInTime(Broker& broker, const Broker::DeviceSpec& spec,
                                           Broker::TimePoint deadline);
 absl::Status ResizeDeviceInTime(Broker& broker, LogicalId device, Bytes limit, Bytes guarantee,

@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 // The longest wait; a longer timeout would overflow the clock.
 constexpr std::chrono::hours kLongest{24};
+// So long after its deadline a request ticks the broker itself: the maintenance thread is busy in the driver.
+constexpr std::chrono::milliseconds kLate{150};
 
 }  // namespace
 
@@ -96,6 +98,7 @@ absl::StatusOr<std::vector<Chunk>> LocalRegionSource::Grow(const GrowRequest& re
   const Clock::time_point now = Clock::now();
   const auto timeout =
       std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongest);
+  const Clock::time_point late = now + timeout + kLate;
   std::uint64_t seen = wakes_->count();
   Broker::Answer answer = broker_.Grow({.session = session_,
                                         .device = device_,
@@ -105,9 +108,8 @@ absl::StatusOr<std::vector<Chunk>> LocalRegionSource::Grow(const GrowRequest& re
                                         .deadline = now + timeout,
                                         .ahead = request.ahead});
   while (answer.wait) {
-    const Clock::time_point tick =
-        wakes_->TicksItself() ? broker_.Tick().value_or(now + kLongest) : now + kLongest;
-    wakes_->WaitWhile(seen, tick);
+    const bool ticks = wakes_->TicksItself() || Clock::now() >= late;
+    wakes_->WaitWhile(seen, ticks ? broker_.Tick().value_or(late) : late);
     if (Interrupt::HasHappened()) broker_.Withdraw(*answer.wait);
     seen = wakes_->count();
     if (std::optional<Broker::Answer> taken = broker_.TakeAnswer(*answer.wait)) answer = *std::move(taken);

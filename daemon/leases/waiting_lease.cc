@@ -33,6 +33,7 @@ std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
   }
   last_ = lease.status();
   next_try_ = Clock::now() + kTryEvery;
+  if (has_room) rests_until_ = next_try_;
   if (&attempt == &elsewhere) return std::nullopt;
   LeaveQueue();
   if (attempt_.short_of && !attempt_.short_of->bytes.is_zero()) {
@@ -52,7 +53,7 @@ WaitingLease::News WaitingLease::Look() {
   News news;
   v1::LeaseWait wait;
   if (attempt_.room) {
-    news.try_now = HasRoom() || now >= deadline_;
+    news.try_now = (HasRoom() && now >= rests_until_) || now >= deadline_;
     const std::optional<Reservations::Place> view =
         now < next_text_ ? std::nullopt : broker_.reservations().View(attempt_.room);
     if (!view) return news;
@@ -83,6 +84,7 @@ void WaitingLease::TakeBack(const v1::Lease& lease) {
 
 void WaitingLease::LeaveQueue() {
   has_room_ = false;
+  next_text_ = {};
   if (const WaiterId room = std::exchange(attempt_.room, {})) broker_.reservations().Leave(room);
 }
 

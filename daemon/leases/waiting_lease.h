@@ -59,9 +59,10 @@ class WaitingLease {
   const std::shared_ptr<Waker> waker_;
   LeaseAttempt attempt_;
   bool has_room_ = false;
-  absl::Status last_;            // why it waits
-  Clock::time_point next_text_;  // when it is told its place again
-  Clock::time_point next_try_;   // while it waits for a cap, or another card could have room
+  Clock::time_point rests_until_;  // after an attempt that failed although there was room
+  absl::Status last_;              // why it waits
+  Clock::time_point next_text_;    // when it is told its place again
+  Clock::time_point next_try_;     // while it waits for a cap, or another card could have room
   v1::LeaseWait told_;
   bool made_new_ = false;  // the lease that Try gave is this request's
 };

@@ -30,12 +30,14 @@ struct ForeignProcess {
   std::string user;
   std::string command;
   std::uint64_t used_bytes = 0;
+  std::optional<std::uint32_t> sm_percent;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.pid);
     visit(2, m.uid);
     visit(3, m.user);
     visit(4, m.command);
     visit(5, m.used_bytes);
+    visit(6, m.sm_percent);
   }
 };
 

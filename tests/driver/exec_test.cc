@@ -28,10 +28,10 @@ TEST_F(ExecShimTest, TwoCommandsShareTheLimitOfOneLease) {
   auto second = StartExec(lease);
   EXPECT_EQ(Ask(*second, "total"), absl::StrCat("ok ", 64 * kMiB));
   EXPECT_EQ(Ask(*second, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2");
-  End(*second);
   End(*first);
-  EXPECT_THAT(second->Errors(), HasSubstr("cuMemAlloc_v2"));
   EXPECT_THAT(first->Errors(), Not(HasSubstr("lgpu: refused"))) << "that was the other command's";
+  End(*second);
+  EXPECT_THAT(second->Errors(), HasSubstr("cuMemAlloc_v2"));
   auto third = StartExec(lease);
   End(*third);
   EXPECT_THAT(third->Errors(), Not(HasSubstr("lgpu: refused"))) << "that was before it started";

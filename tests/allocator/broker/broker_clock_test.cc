@@ -142,6 +142,21 @@ TEST_F(BrokerClockTest, ANewSizeWaitsForTheDevicesOwnMemoryAndIsUndoneAtItsDeadl
   EXPECT_EQ(broker_->Find(device)->held, 40_MiB);
 }
 
+TEST_F(BrokerClockTest, ARefusedSizeServesNoRequestThatWaits) {
+  const LogicalId device = Program(1, 32_MiB, /*preallocate=*/true);
+  ASSERT_TRUE(Grow(1, device, 16_MiB).status.ok());
+  backend_.SetReclaiming(0, Reclaiming::kPinned);
+  ASSERT_TRUE(broker_->ResizeDevice(device, 16_MiB, Bytes()).ok());  // 16 MiB leave
+  broker_->AddSession(SessionId{9}, {.pid = 9, .waker = waker_});
+  broker_->AttachSession(SessionId{9}, LeaseKey{1});
+  ASSERT_TRUE(Grow(9, device, 8_MiB, hours(1)).wait.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(broker_->ResizeDevice(device, 40_MiB, Bytes())));
+  EXPECT_EQ(broker_->Find(device)->limit, 16_MiB);
+  EXPECT_LE(broker_->Held(SessionId{1}) + broker_->Held(SessionId{9}), 16_MiB);
+  EXPECT_EQ(broker_->Find(device)->held - broker_->Find(device)->leaving, 16_MiB);
+  broker_->ReturnAll(SessionId{9});
+}
+
 TEST_F(BrokerClockTest, WhatTheBackendHadTooLittleForIsMadeAtALaterTick) {
   const LogicalId leaving = Program(1);
   ASSERT_TRUE(Grow(1, leaving, 32_MiB).status.ok());

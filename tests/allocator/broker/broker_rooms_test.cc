@@ -9,8 +9,10 @@
 #include <string>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/card_observer.h"
 #include "allocator/broker/reservations.h"
 #include "allocator/device/simulated/simulated_backend.h"
+#include "lgpu/refusal.h"
 #include "tests/support/broker_testing.h"
 
 namespace lgpu {
@@ -87,6 +89,22 @@ TEST_F(BrokerRoomsTest, WhatIsSetAsideIsForThatLeaseAlone) {
   EXPECT_TRUE(Device(20, 20, room, "ann").ok());
   EXPECT_TRUE(Device(12, 12, room, "ann").ok());
   EXPECT_FALSE(Device(2, 2, room, "ann").ok()) << "nothing is left";
+  broker_->reservations().Leave(room);
+}
+
+TEST_F(BrokerRoomsTest, WhatProgramsOutsideLgpuTookOfItIsARefusal) {
+  const WaiterId room = Queue(48, "ann");
+  ASSERT_TRUE(IsOver(room));
+  broker_->observer().SetForeign(card_, Bytes(32 * kMiB));
+  const absl::StatusOr<LogicalId> device = Device(48, 48, room, "ann");
+  ASSERT_TRUE(GetRefusal(device.status()).has_value()) << device.status();
+  EXPECT_EQ(GetRefusal(device.status())->reason, RefusalReason::kCard);
+  broker_->reservations().Leave(room);
+}
+
+TEST_F(BrokerRoomsTest, MoreThanTheCardEverHasWaitsForAnotherPlan) {
+  const WaiterId room = Queue(128, "ann");
+  EXPECT_FALSE(IsOver(room));
   broker_->reservations().Leave(room);
 }
 
