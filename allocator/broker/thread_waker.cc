@@ -54,7 +54,7 @@ absl::Status ResizeDeviceInTime(Broker& broker, LogicalId device, Bytes limit, B
                                 Broker::TimePoint deadline) {
   const auto waker = std::make_shared<ThreadWaker>();
   return Await(broker, broker.ResizeDevice(device, limit, guarantee, {.deadline = deadline, .waker = waker}),
-               *waker)
+               *waker, deadline)
       .status;
 }
 

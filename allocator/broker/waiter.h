@@ -36,14 +36,13 @@ struct GuaranteeWish {
   bool is_set_aside = false;            // the device is made, or has its new size
   Ledger::LogicalOptions before = {};   // kResize: the size that it had until then
   std::vector<Bytes> chunk_sizes = {};  // of a preallocated device: those to be made for `charged`
-  MadeChunks made = {
-      /// A resize that is refused is undone: without a higher limit the device has its new size all the same.
-      bool IsUndoneWhenRefused()
-          const {return what == For::kResize && is_set_aside && size.limit > before.limit;
-}
-};  // namespace lgpu
-}
-;
+  MadeChunks made = {};                 // so far
+
+  /// A resize that is refused is undone; one without a higher limit has its new size all the same.
+  bool IsUndoneWhenRefused() const {
+    return what == For::kResize && is_set_aside && size.limit > before.limit;
+  }
+};
 
 /// A Waiter is one request for memory, from the call that asks to its answer: for chunks, for a charge, or
 /// for a guarantee. Its phase says what it needs next.
