@@ -205,6 +205,7 @@ def check_errors(out):
     out.error(2, "create", "-m", "8TiB")
     out.error(1, "verify", "--driver", "--lease", "plain")
     out.error(127, "run", "-m", "8MiB", "--", "/no/such/program")
+    out.error(127, "exec", "plain", "--", "/no/such/program")
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/error.json"
         out.error(6, "resize", "none", "-m", "8MiB", more={"LGPU_ERROR_FILE": path})
