@@ -176,10 +176,9 @@ std::string FormatVerification(const Verification& verification, const Style& st
       absl::StrAppend(&text, "  ", style.Red("problem"), "      ", Printable(problem), "\n");
     }
   }
-  absl::StrAppend(&text,
-                  verification.holds()
-                      ? "The limit holds. Programs that bypass lgpu are not limited.\n"
-                      : "The limit does NOT hold, or could not be verified.\n");
+  absl::StrAppend(&text, verification.holds()
+                             ? "The limit holds. Programs that bypass lgpu are not limited.\n"
+                             : "The limit does NOT hold, or could not be verified.\n");
   return text;
 }
 

@@ -163,8 +163,9 @@ void PlacementRecorder::NoteSoftPlacement(const Op& op, DType dtype, const Devic
   }
   const bool exists = request.match[0] != DeviceRequest::kNone || request.match[1] != DeviceRequest::kNone;
   const std::string why = exists ? Cat("no kernel for ", DTypeName(dtype), " there") : std::string("unknown");
-  Log(Cat("lgpu: note: op ", op.name, " asked for ", request.local_name, " (", why, "), runs on /device:",
-          DeviceTypeName(device.type()), ":", device.index(), " (soft placement). Later ones are only counted."));
+  Log(Cat("lgpu: note: op ", op.name, " asked for ", request.local_name, " (", why,
+          "), runs on /device:", DeviceTypeName(device.type()), ":", device.index(),
+          " (soft placement). Later ones are only counted."));
 }
 
 }  // namespace lgpu::internal

@@ -44,7 +44,8 @@ class LeaseEvents {
   /// It gave memory back that its card does not have.
   void Unreturned(const Lease& lease, const SessionState& session, Bytes bytes) const;
   /// It does not answer whether it has idle memory.
-  void IgnoredTrim(const Lease& lease, const SessionState& session, const SessionTrims::Ignored& ignored) const;
+  void IgnoredTrim(const Lease& lease, const SessionState& session,
+                   const SessionTrims::Ignored& ignored) const;
   /// Its program has lost its GPU context.
   void LostContext(const Lease& lease, const SessionState& session) const;
 

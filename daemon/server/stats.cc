@@ -232,7 +232,8 @@ void StatsReporter::AddSessions(const Lease& lease, const std::vector<Bytes>& le
   }
 }
 
-v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const CardObserver::Overheads& overheads) const {
+v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease,
+                                           const CardObserver::Overheads& overheads) const {
   v1::LeaseStats out;
   out.set_id(lease.id);
   out.set_name(lease.name);

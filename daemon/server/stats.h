@@ -57,8 +57,8 @@ class StatsReporter {
   /// `lent`: for charges, by each logical device of the lease.
   void AddCharges(const SessionState& session, const std::vector<Bytes>& lent, v1::LeaseStats& lease,
                   v1::SessionStats& out) const;
-  void AddSessions(const Lease& lease, const std::vector<Bytes>& lent, const CardObserver::Overheads& overheads,
-                   v1::LeaseStats& out) const;
+  void AddSessions(const Lease& lease, const std::vector<Bytes>& lent,
+                   const CardObserver::Overheads& overheads, v1::LeaseStats& out) const;
   void AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const;
   void AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot) const;
   /// Names of users may come over a network: they are asked for once.

@@ -1,8 +1,6 @@
 #ifndef LGPU_MIRRORED_STRATEGY_H_
 #define LGPU_MIRRORED_STRATEGY_H_
 
-#include "lgpu/cxx20.h"
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -16,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lgpu/context.h"
+#include "lgpu/cxx20.h"
 #include "lgpu/export.h"
 #include "lgpu/tensor.h"
 

@@ -1,8 +1,6 @@
 #ifndef LGPU_TRAINING_H_
 #define LGPU_TRAINING_H_
 
-#include "lgpu/cxx20.h"
-
 #include <cstdint>
 #include <map>
 #include <span>
@@ -11,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lgpu/context.h"
+#include "lgpu/cxx20.h"
 #include "lgpu/export.h"
 #include "lgpu/mirrored_strategy.h"
 #include "lgpu/tensor.h"
