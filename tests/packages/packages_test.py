@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the packages in a bare Debian, installs them and removes them again, as README.md says from `scripts/packages` on.
+"""Installs the packages in a fresh Debian, as README.md says, and removes them again.
 
-packages_test.py SOURCE ROOT NEWER PROGRAMS   as root, in namespaces of its own (unshare --mount --pid --fork)
-  ROOT: a folder with a Debian 12 of debootstrap's, which this changes; NEWER: a folder with packages of a later version;
-  PROGRAMS: the folder of demo_worker. The compiler's cache of this user (CCACHE_DIR) is the one in there, too.
+packages_test.py SOURCE ROOT PACKAGES NEWER PROGRAMS   as root, in namespaces of its own (unshare --mount --pid --fork)
+  ROOT: a folder with a Debian 12 of debootstrap's, which this changes; PACKAGES, NEWER: folders with the packages,
+  in NEWER of a later version; PROGRAMS: the folder of demo_worker
 
 The blocks of README.md that are fenced as ```console install are run in their order: lines that begin with "# " as
 root, with "anna$ " or "ben$ " as that user. No systemd runs in there: a systemctl of this test starts lgpud as the
@@ -53,29 +53,28 @@ esac
 """
 
 # Files that a package's removal may change: apt's own notes, logs, caches that are made anew, and this test's files.
-NOT_COMPARED = re.compile(r"/(proc|sys|dev|tmp|run/systemd|packages|src)(/|$)|/var/(lib/(apt|dpkg)|cache|log)(/|$)|"
+NOT_COMPARED = re.compile(r"/(proc|sys|dev|tmp|run/systemd|packages)(/|$)|/var/(lib/(apt|dpkg)|cache|log)(/|$)|"
                           r"/etc/ld\.so\.cache$|/usr/local/bin/(systemctl|demo_worker)$|/home/")
 
 
 class Machine:
     def __init__(self, root):
         self.root = root
-        self.folder = "/packages"  # root's
 
-    def run(self, command, user="root", check=False, timeout=600):
+    def run(self, command, user="root", check=False):
         """(what it prints, its exit code)"""
         done = subprocess.run(self.words(command, user), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-                              stdin=subprocess.DEVNULL, timeout=timeout)
+                              stdin=subprocess.DEVNULL, timeout=600)
         if check and done.returncode != 0:
             raise RuntimeError(f"{user}: {command}: exit code {done.returncode}\n{done.stdout}")
         return done.stdout, done.returncode
 
     def words(self, command, user):
         words = ["chroot", str(self.root), "/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-                 "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "HOME=/root"]
+                 "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"]
         if user != "root":
-            words += ["runuser", "-u", user, "--", "env", f"HOME=/home/{user}"]
-        return words + ["bash", "-c", f"cd {self.folder if user == 'root' else '/tmp'}; {command}"]
+            words += ["runuser", "-u", user, "--"]
+        return words + ["bash", "-c", f"cd {'/packages' if user == 'root' else '/tmp'}; {command}"]
 
     def start(self, command, user):
         return subprocess.Popen(self.words(f"exec {command} >/tmp/program.log 2>&1", user), stdin=subprocess.DEVNULL)
@@ -112,30 +111,6 @@ def install_blocks(text):
 def expect(condition, what):
     if not condition:
         raise AssertionError(what)
-
-
-def make_packages(machine, source, commands):
-    """The first lines of README.md: `scripts/packages` and the way to its folder. The lines that are left."""
-    expect(commands[:2] == [("root", "scripts/packages", ["..."]), ("root", "cd build/packages", [])],
-           f"README.md's Install begins with {commands[:2]}")
-    tree = machine.root / "src/lgpu"
-    tree.mkdir(parents=True)
-    listed = subprocess.run(["git", "-C", source, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], check=True,
-                            capture_output=True).stdout
-    packed = subprocess.run(["tar", "-C", source, "--null", "-T", "-", "--ignore-failed-read", "-c"], input=listed, check=True,
-                            capture_output=True).stdout
-    subprocess.run(["tar", "-C", tree, "--no-same-owner", "-x"], input=packed, check=True)
-    cache = pathlib.Path(os.environ.get("CCACHE_DIR", pathlib.Path.home() / ".cache/ccache"))
-    if cache.is_dir():
-        (machine.root / "root/.cache/ccache").mkdir(parents=True)
-        subprocess.run(["mount", "--bind", cache, machine.root / "root/.cache/ccache"], check=True)
-    machine.folder = "/src/lgpu"
-    # As the gates before built it, so that what they compiled is taken from the compiler's cache.
-    printed, code = machine.run("LGPU_CONFIGURE_FLAGS=-DLGPU_WERROR=ON scripts/packages", timeout=4 * 3600)
-    expect(code == 0, "README.md: scripts/packages in a bare Debian:\n" + "\n".join(printed.splitlines()[-40:]))
-    (machine.root / "packages").symlink_to("src/lgpu/build/packages")
-    machine.folder = "/packages"
-    return commands[2:]
 
 
 def try_archive(machine, archive, source):
@@ -247,16 +222,15 @@ def upgrade(machine, newer):
 
 
 def main():
-    source, root, newer, programs = (pathlib.Path(word).resolve() for word in sys.argv[1:5])
+    source, root, packages, newer, programs = (pathlib.Path(word).resolve() for word in sys.argv[1:6])
     spec = importlib.util.spec_from_file_location("docs_test", source / "tests/docs_test.py")
     docs_test = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(docs_test)
     machine = Machine(root)
     subprocess.run(["mount", "-t", "proc", "proc", str(root / "proc")], check=True)
+    shutil.copytree(packages, root / "packages")
     shutil.copy(programs / "demo_worker", root / "usr/local/bin")
     machine.run("useradd -m anna; useradd -m ben", check=True)
-    commands = make_packages(machine, source, install_blocks((source / "README.md").read_text(encoding="utf-8")))
-    packages = root / "src/lgpu/build/packages"
     try_archive(machine, next(packages.glob("*.tar.gz")), source)
     try_shim(machine, next(packages.glob("lgpu-driver-shim_*.deb")), source)
     if any(packages.glob("python3-lgpu_*.deb")):
@@ -269,6 +243,7 @@ def main():
     (root / "usr/local/bin/systemctl").chmod(0o755)
     (root / "run/systemd/system").mkdir(parents=True)
 
+    commands = install_blocks((source / "README.md").read_text(encoding="utf-8"))
     expect({user for user, _, _ in commands} == {"root", "anna", "ben"}, "README.md has lines of root, anna and ben")
     expect(any("exit code 75" in expected for _, _, expected in commands), "README.md shows a refusal")
     failures = []
