@@ -244,6 +244,10 @@ def main():
     (root / "run/systemd/system").mkdir(parents=True)
 
     commands = install_blocks((source / "README.md").read_text(encoding="utf-8"))
+    # The packages are made already, and root's folder is theirs.
+    expect(commands[:2] == [("root", "scripts/packages", ["..."]), ("root", "cd build/packages", [])],
+           f"README.md's Install begins with {commands[:2]}")
+    commands = commands[2:]
     expect({user for user, _, _ in commands} == {"root", "anna", "ben"}, "README.md has lines of root, anna and ben")
     expect(any("exit code 75" in expected for _, _, expected in commands), "README.md shows a refusal")
     failures = []
