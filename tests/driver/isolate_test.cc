@@ -280,7 +280,7 @@ TEST_P(IsolateTest, AMachineWithoutADriverRunsTheCommandAndSaysSo) {
   if (result->err.find("no libcuda.so.1") == std::string::npos) {
     GTEST_SKIP() << "this machine has a driver of its own: " << result->err;
   }
-  EXPECT_THAT(result->err, HasSubstr("--isolate changes nothing"));
+  EXPECT_THAT(result->err, HasSubstr("--isolate has no effect"));
 }
 
 TEST_P(IsolateTest, WhereNoNamespaceIsAllowedTheCommandDoesNotBegin) {
@@ -312,7 +312,7 @@ TEST_P(IsolateTest, SimulatedGpusHaveNothingToCover) {
   StartSimulated();
   const ProgramResult result = Run({"run", "--isolate", "-m", "16MiB", "--", "/bin/sh", "-c", "echo began"});
   EXPECT_EQ(result.out, "began\n");
-  EXPECT_THAT(result.err, HasSubstr("--isolate changes nothing"));
+  EXPECT_THAT(result.err, HasSubstr("--isolate has no effect"));
 }
 
 }  // namespace
