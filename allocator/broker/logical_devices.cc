@@ -39,9 +39,7 @@ Broker::Answer LogicalDevices::Add(const Broker::DeviceSpec& spec, const Broker:
     if (core_.guarantees.TakeFrom(spec, guarantee)) {
       core_.admission.SetAside(id, mine);
       // Programs outside lgpu may have taken what was set aside.
-      if (mine.phase == Waiter::Phase::kNew) {
-        core_.admission.Refuse(mine, {.reason = RefusalReason::kCard});
-      }
+      if (mine.phase == Waiter::Phase::kNew) core_.admission.Refuse(mine, {.reason = RefusalReason::kCard});
     } else if (!core_.requests.Settle(id, mine)) {
       answer.wait = id;
       return answer;
