@@ -20,6 +20,8 @@ if(CMAKE_BUILD_TYPE MATCHES "^Rel")
 endif()
 option(LGPU_UNITY "Compile the command and the daemon in groups of files, in half of the time" ${LGPU_UNITY_DEFAULT})
 
+option(LGPU_PRECOMPILE "Compile the headers of other libraries once for each library of lgpu" OFF)
+
 # -O3 is for the kernels only (kernels/CMakeLists.txt): elsewhere it brings nothing, and g++ 12 warns falsely
 # of overlapping copies and array bounds inside its own library (GCC bugs 105651 and 107852).
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")

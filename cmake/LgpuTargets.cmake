@@ -5,10 +5,26 @@ function(lgpu_library name)
   add_library(${name} STATIC ${arg_SOURCES})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS} PRIVATE lgpu_options ${arg_PRIVATE_DEPENDS})
+  lgpu_precompile(${name})
 endfunction()
 
-# lgpu_in_groups(NAME): in builds to be used (LGPU_UNITY) the compiler gets 8 files of the library at a time, so that it reads
-# large headers once for all of them. The preset asan compiles each file by itself, and so finds a missing include.
+# lgpu_precompile(NAME [HEADERS ...]): where LGPU_PRECOMPILE is on, the compiler reads what most files include of the standard
+# library and abseil once for the whole library, and these headers too. To read them is most of the work of a build with
+# sanitizers. The other presets find a missing include.
+function(lgpu_precompile name)
+  if(LGPU_PRECOMPILE)
+    target_precompile_headers(${name} PRIVATE
+      <algorithm> <array> <atomic> <chrono> <cstdint> <deque> <functional> <map> <memory> <mutex> <optional> <set> <span>
+      <string> <string_view> <thread> <utility> <vector> <absl/status/statusor.h> <absl/strings/str_cat.h> ${ARGN})
+    if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+      # Otherwise a compiled header from ccache is refused, since the headers in it are newer.
+      target_compile_options(${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+    endif()
+  endif()
+endfunction()
+
+# lgpu_in_groups(NAME): where LGPU_UNITY is on, the compiler gets 8 files of the library at a time, so that it reads large
+# headers once for all of them. The preset debug compiles each file by itself, and so finds a missing include.
 function(lgpu_in_groups name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${LGPU_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(LGPU_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -29,6 +29,11 @@ class FiguresTest : public ShimTest {
     return answer.rfind("ok ", 0) == 0 ? std::strtoull(answer.c_str() + 3, nullptr, 10) : ~std::uint64_t{0};
   }
 
+  /// Figures of a daemon that is busy for half a second are the last ones.
+  static bool BothTellTheSame(ChildProgram& client) {
+    return Eventually([&] { return FreeOf(client, "nvml_info") == FreeOf(client); });
+  }
+
   static constexpr Bytes kContext = 16_MiB;
 };
 
@@ -231,9 +236,9 @@ TEST_F(FiguresTest, NvmlAndTheDriverTellTheSameOfALease) {
   auto client = StartClient("768MiB");
   for (const std::uint64_t bytes : {std::uint64_t{4096}, 2 * kMiB, 10 * kMiB, 100 * kMiB, kMiB / 2}) {
     EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", bytes)), "ok");
-    EXPECT_EQ(FreeOf(*client, "nvml_info"), FreeOf(*client)) << bytes;
+    EXPECT_TRUE(BothTellTheSame(*client)) << bytes;
     EXPECT_EQ(Ask(*client, "free a"), "ok");
-    EXPECT_EQ(FreeOf(*client, "nvml_info"), FreeOf(*client)) << bytes;
+    EXPECT_TRUE(BothTellTheSame(*client)) << bytes;
   }
   EXPECT_EQ(FreeOf(*client, "nvml_info"), 768 * kMiB);
   End(*client);
@@ -245,9 +250,9 @@ TEST_F(FiguresTest, MemoryThatIsFreedWhileTheDaemonHangsIsBackWhenItAnswers) {
   auto client = StartIn(lease);
   auto other = StartIn(lease);
   EXPECT_EQ(Ask(*client, absl::StrCat("plain_many 6000 ", 2 * kMiB)), "ok 6000 0");
-  ASSERT_EQ(::kill(daemon_->pid(), SIGSTOP), 0);
+  machine_.Stop(daemon_->program());
   EXPECT_EQ(Ask(*client, "drop_all"), "ok") << "more frees than a socket has room for";
-  ASSERT_EQ(::kill(daemon_->pid(), SIGCONT), 0);
+  daemon_->program().Signal(SIGCONT);
   // The program that freed it makes no call more.
   EXPECT_TRUE(Eventually([&] { return Ask(*other, absl::StrCat("alloc a plain ", 13000 * kMiB)) == "ok"; }));
   End(*other);

@@ -1,5 +1,6 @@
 #include "tests/fake_cuda/fake_machine.h"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -86,6 +87,11 @@ void FakeMachine::FailCall(std::string_view call, int result, int skip, int time
 void FakeMachine::ClearFaults() {
   const StateFile::Lock lock(*view_);
   std::memset(state_->faults, 0, sizeof(state_->faults));
+}
+
+void FakeMachine::Stop(const testing::ChildProgram& program) {
+  const StateFile::Lock lock(*view_);
+  program.Signal(SIGSTOP);
 }
 
 Bytes FakeMachine::Used(int card) {

@@ -37,6 +37,9 @@ class FakeMachine {
 
   void FailCall(std::string_view call, int result, int skip = 0, int times = 1, int pid = 0);
   void ClearFaults();
+  /// SIGSTOP, and never amid a call: a stopped process would keep the lock that the fake driver has in each
+  /// call.
+  void Stop(const testing::ChildProgram& program);
   /// All bytes allocated now, with those of contexts.
   Bytes Used(int card);
   /// How often a call was made, by all processes.

@@ -391,7 +391,7 @@ class Scenario {
 
 class TurnPromiseTest : public ::testing::TestWithParam<bool> {};
 
-constexpr std::uint32_t kSeeds = testing::kSanitized ? 2'000 : 10'000;  // a sanitizer takes ten times as long
+constexpr std::uint32_t kSeeds = testing::kSanitized ? 500 : 10'000;  // a sanitizer takes ten times as long
 
 TEST_P(TurnPromiseTest, HoldsInTenThousandRandomScenarios) {
   Counts counts;
