@@ -8,17 +8,17 @@ function(lgpu_library name)
   lgpu_precompile(${name})
 endfunction()
 
-# lgpu_precompile(NAME [HEADERS ...]): where LGPU_PRECOMPILE is on, the compiler reads what most files include of the standard
-# library and abseil once for the whole library, and these headers too. To read them is most of the work of a build with
-# sanitizers. The other presets find a missing include.
+# lgpu_precompile(NAME): where LGPU_PRECOMPILE is on, the compiler reads once for the whole library what most files include of
+# the standard library and abseil: most of the work of a build with sanitizers. The other presets find a missing include.
 function(lgpu_precompile name)
   if(LGPU_PRECOMPILE)
-    target_precompile_headers(${name} PRIVATE
-      <algorithm> <array> <atomic> <chrono> <cstdint> <deque> <functional> <map> <memory> <mutex> <optional> <set> <span>
-      <string> <string_view> <thread> <utility> <vector> <absl/status/statusor.h> <absl/strings/str_cat.h> ${ARGN})
+    foreach(header algorithm array atomic chrono cstdint deque functional map memory mutex optional set span string string_view
+                   thread utility vector absl/status/statusor.h absl/strings/str_cat.h)
+      target_precompile_headers(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
+    endforeach()
     if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
       # Otherwise a compiled header from ccache is refused, since the headers in it are newer.
-      target_compile_options(${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+      target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
     endif()
   endif()
 endfunction()
