@@ -34,21 +34,29 @@ void CardObserver::ObserveCards() {
 
 void CardObserver::ObserveCard(const std::string& uuid) {
   std::optional<CardId> card;
-  int backend_device = 0;
   {
     BrokerLock lock(core_);
     card = core_.tables.FindCard(uuid);
-    if (!card || core_.tables.cards.at(*card).device.simulated) return;
-    Broker::TimePoint& observed_at = core_.tables.observed_at[*card];
+  }
+  if (card) ObserveCard(*card);
+}
+
+void CardObserver::ObserveCard(CardId card) {
+  int backend_device = 0;
+  {
+    BrokerLock lock(core_);
+    const BrokerCard& about = core_.tables.cards.at(card);
+    if (about.device.simulated) return;
+    Broker::TimePoint& observed_at = core_.tables.observed_at[card];
     if (core_.now() < observed_at + BrokerTables::kBackendRetry) return;
     observed_at = core_.now();
-    backend_device = core_.tables.cards.at(*card).backend_device;
+    backend_device = about.backend_device;
   }
   const std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device);
   if (!report) return;
   BrokerLock lock(core_);
-  core_.overheads.Observe(*card, *report);
-  core_.scheduler.Serve(*card);
+  core_.overheads.Observe(card, *report);
+  core_.scheduler.Serve(card);
 }
 
 bool CardObserver::IsStillListed(SessionId id) {

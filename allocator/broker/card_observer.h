@@ -48,6 +48,8 @@ class CardObserver {
   /// about every second.
   void ObserveCards();
   /// Observes one card, at most every kBackendRetry.
+  void ObserveCard(CardId card);
+  /// The same of the card with this UUID, if there is one.
   void ObserveCard(const std::string& uuid);
   /// Memory of a card that processes without a session use, as observed.
   void SetForeign(CardId card, Bytes bytes);

@@ -141,6 +141,7 @@ Broker::Answer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& making
   Broker::Answer answer;
   std::optional<Making> more;
   std::vector<ChunkId> leaving;
+  std::optional<NotMadeRequest> not_made;
   {
     BrokerLock lock(core_);
     const DeviceEntry& device = core_.tables.devices.at(logical);
@@ -166,7 +167,7 @@ Broker::Answer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& making
         core_.chunks.StartLeaving(core_.tables.chunks.at(chunk.id), ChunkEntry::State::kReturning);
         leaving.push_back(chunk.id);
       }
-      answer = NotMade(id, std::move(mine), created.status, others_leave);
+      not_made = {.waiter = std::move(mine), .status = created.status, .others_leave = others_leave};
     }
     const CardId card = device.spec.card;
     // A session that has its chunks and waits no more counts for turns and deadlocks from here on. Requests
@@ -177,7 +178,20 @@ Broker::Answer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& making
     }
   }
   reclaimer_.Reclaim(leaving);
+  if (not_made) answer = LookAgain(id, *std::move(not_made));
   return Finish(id, std::move(mine), more, std::move(answer));
+}
+
+Broker::Answer Grants::LookAgain(WaiterId id, NotMadeRequest request) {
+  if (absl::IsResourceExhausted(request.status)) observer_.ObserveCard(request.waiter.card);
+  BrokerLock lock(core_);
+  const Broker::GrowSpec& spec = request.waiter.spec;
+  if (core_.tables.FindSession(spec.session) == nullptr || !core_.tables.devices.contains(spec.device)) {
+    return {.status = absl::FailedPreconditionError("the session has ended")};
+  }
+  const Ledger::Verdict verdict = core_.tables.ledger.Check(spec.device, spec.at_least);
+  const bool may_come = request.others_leave || verdict.shortage != Ledger::Shortage::kNone;
+  return NotMade(id, std::move(request.waiter), request.status, may_come);
 }
 
 std::optional<Making> Grants::ServeFromSpare(WaiterId id, Waiter& mine, const absl::Status& made,
@@ -196,9 +210,9 @@ std::optional<Making> Grants::ServeFromSpare(WaiterId id, Waiter& mine, const ab
   return std::nullopt;
 }
 
-Broker::Answer Grants::NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave) {
+Broker::Answer Grants::NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool may_come) {
   Broker::Answer answer;
-  if (absl::IsResourceExhausted(status) && others_leave && core_.now() < mine.spec.deadline) {
+  if (absl::IsResourceExhausted(status) && may_come && core_.now() < mine.spec.deadline) {
     core_.requests.PutOff(id, std::move(mine));
     answer.wait = id;
     return answer;

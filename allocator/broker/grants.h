@@ -38,8 +38,17 @@ class Grants {
   /// from these and from those that were there. If other sessions took them meanwhile it is admitted again.
   std::optional<Making> ServeFromSpare(WaiterId id, Waiter& mine, const absl::Status& made,
                                        Broker::Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// The backend had too little for a charged request. `others_leave`: it may have more soon.
-  Broker::Answer NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave)
+  /// A NotMadeRequest is one whose chunks the backend did not make. `others_leave`: it may have more soon.
+  struct NotMadeRequest {
+    Waiter waiter;
+    absl::Status status;
+    bool others_leave = false;
+  };
+  /// The card is observed: a program may have taken memory that the ledger did not know of, a new context for
+  /// instance. Where the ledger sees now that the card is full, the request waits for the card as any other.
+  Broker::Answer LookAgain(WaiterId id, NotMadeRequest request);
+  /// The backend had too little for a charged request. `may_come`: it may have more soon.
+  Broker::Answer NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool may_come)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Frees spare chunks for a request, and admits the request again.
   Broker::Answer FreeBallast(WaiterId id, Waiter mine);

@@ -141,6 +141,24 @@ TEST_F(BrokerReturnsTest, SpareChunksThatAreFreedForAChargeAreNotBelievedToBeARe
   EXPECT_EQ(Held(1), Bytes());
 }
 
+// As a program does that has just come to the card: its context is not measured yet.
+TEST_F(BrokerReturnsTest, ARequestWaitsForMemoryThatTheCardDoesNotHaveAnyMore) {
+  UseRealCard();
+  Session(1, 200_MiB);
+  Session(2, 64_MiB);
+  const std::vector<ChunkId> chunks = Grow(1, 200_MiB);
+  MemoryHandle context;
+  backend_.BeforeNextCreate([&] { context = *backend_.Create(0, 40_MiB); });
+  const Broker::Answer answer = GrowOf(*broker_, 2, devices_.at(2), 32_MiB, std::chrono::hours(1));
+  ASSERT_TRUE(answer.wait) << answer.status;
+  Return(1, chunks);
+  Broker::Answer later = AskAgain(*broker_, *answer.wait);
+  while (later.wait) later = AskAgain(*broker_, *later.wait);
+  EXPECT_TRUE(later.status.ok()) << later.status;
+  EXPECT_EQ(Held(2), 32_MiB);
+  EXPECT_TRUE(backend_.Release(context).ok());
+}
+
 TEST_F(BrokerReturnsTest, AnUnusedAllowanceHidesNoPinnedMemory) {
   Session(1, 64_MiB);
   Session(2, 64_MiB);
