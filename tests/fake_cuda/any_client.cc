@@ -45,6 +45,15 @@ CUcontext any_client::Start() {
   return context;
 }
 
+CUmemGenericAllocationHandle any_client::Create(std::size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemGenericAllocationHandle handle = 0;
+  OK(cuMemCreate(&handle, bytes, &properties, 0));
+  return handle;
+}
+
 namespace {
 
 using namespace any_client;
@@ -175,15 +184,6 @@ void Pools() {
   OK(cuMemFreeAsync(one, nullptr));
   OK(cuCtxSynchronize());
   EXPECT(Taken(before) == 0);
-}
-
-CUmemGenericAllocationHandle Create(std::size_t bytes) {
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  CUmemGenericAllocationHandle handle = 0;
-  OK(cuMemCreate(&handle, bytes, &properties, 0));
-  return handle;
 }
 
 void Contexts() {

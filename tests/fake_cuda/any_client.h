@@ -29,6 +29,8 @@ std::size_t Free();
 std::size_t Taken(std::size_t before);
 /// The driver with the primary context of device 0 current.
 CUcontext Start();
+/// A chunk of device 0.
+CUmemGenericAllocationHandle Create(std::size_t bytes);
 
 /// The cases of any_client_wide.cc.
 const std::map<std::string, std::function<void()>>& WideCases();

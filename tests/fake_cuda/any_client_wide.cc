@@ -157,9 +157,54 @@ void NullWhereAResultGoes() {
                               cuMemcpy2DAsync_v2(nullptr, nullptr),
                               cuStreamGetCtx(nullptr, nullptr),
                               cuGreenCtxCreate(nullptr, nullptr, 0, CU_GREEN_CTX_DEFAULT_STREAM),
-                              cuStreamGetGreenCtx(nullptr, nullptr)};
+                              cuStreamGetGreenCtx(nullptr, nullptr),
+                              cuDeviceGetAttribute(nullptr, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0)};
   for (const CUresult result : results) EXPECT(result == CUDA_ERROR_INVALID_VALUE);
   OK(cuMemGetInfo_v2(nullptr, nullptr));
+}
+
+// Of an H100, as NVIDIA documents it.
+void Attributes() {
+  Start();
+  const auto is = [](CUdevice_attribute attribute, int expected) {
+    int value = -1;
+    OK(cuDeviceGetAttribute(&value, attribute, 0));
+    return value == expected;
+  };
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 64 * 32));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 228 * 1024));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 227 * 1024));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 * 1024));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 50 * 1024 * 1024));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, 1));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH, 131072));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS, 2046));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0));
+  EXPECT(is(CU_DEVICE_ATTRIBUTE_INTEGRATED, 0));  // known, and in no table
+  int value = -1;
+  EXPECT(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MAX, 0) == CUDA_ERROR_INVALID_VALUE && value == -1);
+}
+
+void ChunksWithoutAContext() {
+  OK(cuInit(0));
+  const CUmemGenericAllocationHandle first = Create(2 * kMiB), second = Create(4 * kMiB);
+  OK(cuMemRelease(first));
+  const CUmemGenericAllocationHandle third = Create(2 * kMiB);
+  Start();
+  const std::size_t before = Free();
+  const CUmemGenericAllocationHandle fourth = Create(8 * kMiB);
+  EXPECT(Taken(before) == 8 * kMiB);
+  OK(cuDevicePrimaryCtxReset_v2(0));
+  const CUmemGenericAllocationHandle fifth = Create(2 * kMiB);
+  for (const CUmemGenericAllocationHandle handle : {second, third, fourth, fifth}) OK(cuMemRelease(handle));
 }
 
 }  // namespace
@@ -170,6 +215,8 @@ const std::map<std::string, std::function<void()>>& WideCases() {
       {"pageable-copies", PageableCopiesAreDoneAtOnce},
       {"green-contexts", GreenContexts},
       {"pools-of-the-host", PoolsOfTheHost},
+      {"attributes", Attributes},
+      {"chunks-without-a-context", ChunksWithoutAContext},
       {"null", NullWhereAResultGoes},
   };
   return cases;

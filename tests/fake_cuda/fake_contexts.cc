@@ -24,11 +24,16 @@ bool IsTaken(Process& process, int card) {
   });
 }
 
+std::uint64_t SizeOfNext(Process& process, int index) {
+  const StateFile::Lock lock(*process.file);
+  Card& card = process.file->state().cards[index];
+  return card.context_bytes + card.context_step * card.contexts_made++;
+}
+
 CUresult Start(Process& process, Context& context) {
   if (IsTaken(process, context.card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-  if (const CUresult made =
-          NewAllocation(process, context.card, process.file->state().cards[context.card].context_bytes,
-                        StateFile::Kind::kContext, &context.memory);
+  if (const CUresult made = NewAllocation(process, context.card, SizeOfNext(process, context.card),
+                                          StateFile::Kind::kContext, &context.memory);
       made != CUDA_SUCCESS) {
     return made;
   }
@@ -57,6 +62,7 @@ void End(Process& process, std::unique_lock<std::mutex>& lock, Context* context)
   });
   if (context->blocks != nullptr) context->blocks->Clear(process);
   context->memory.reset();
+  context->code.reset();
   context->limits.clear();
   context->limit_memory.clear();
   {

@@ -1,11 +1,22 @@
-// fake_cuda_run [--cards N] [--memory SIZE] [--driver VERSION] [--fail CALL=RESULT] [--hold kernels] [--rules
-// off]
-// -- PROGRAM ...: runs a program on a machine with fake GPUs. --driver: 11040 is CUDA 11.4. --fail: every
-// such call fails. --hold kernels: they never end. --rules off: for programs that are not lgpu's. Its exit
-// code is the program's, or 3 if that or a child of it broke a rule of the driver.
+// fake_cuda_run [OPTION VALUE ...] -- PROGRAM ...: runs a program on a machine with fake GPUs. Its exit code
+// is the program's, or 3 if that or a child of it broke a rule of the driver.
+//
+//   --cards N             2 by default
+//   --memory SIZE         of each card
+//   --context SIZE        of a card's first context
+//   --context-step SIZE   by which each further context is larger than the one before
+//   --first-module SIZE   what a context takes with its first module
+//   --first-create SIZE   what a process without a context takes with its first cuMemCreate
+//   --nvml-late N         NVML shows what it found N calls ago
+//   --pageable on         cards read pageable memory of the host
+//   --driver VERSION      11040 is CUDA 11.4
+//   --fail CALL=RESULT    every such call fails
+//   --hold kernels        kernels never end
+//   --rules off           for programs that are not lgpu's
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,7 +27,14 @@ int main(int argc, char** argv) {
   using lgpu::fake_cuda::FakeMachine;
   int cards = 2;
   FakeMachine::CardOptions card;
+  const std::map<std::string, lgpu::Bytes*> sizes = {{"--memory", &card.total},
+                                                     {"--context", &card.context},
+                                                     {"--context-step", &card.context_step},
+                                                     {"--first-module", &card.first_module},
+                                                     {"--first-create", &card.first_create}};
   int driver = 0;
+  int nvml_late = 0;
+  bool pageable = false;
   bool hold = false;
   bool any_program = false;
   std::vector<std::string> faults;
@@ -25,8 +43,14 @@ int main(int argc, char** argv) {
     const std::string option = argv[at];
     if (option == "--cards") {
       cards = std::atoi(argv[at + 1]);
-    } else if (const auto memory = lgpu::ParseBytes(argv[at + 1]); option == "--memory" && memory.ok()) {
-      card.total = *memory;
+    } else if (const auto size = sizes.find(option); size != sizes.end()) {
+      const auto bytes = lgpu::ParseBytes(argv[at + 1]);
+      if (!bytes.ok()) break;
+      *size->second = *bytes;
+    } else if (option == "--nvml-late") {
+      nvml_late = std::atoi(argv[at + 1]);
+    } else if (option == "--pageable") {
+      pageable = std::string(argv[at + 1]) == "on";
     } else if (option == "--driver") {
       driver = std::atoi(argv[at + 1]);
     } else if (const std::string fault = argv[at + 1]; option == "--fail" && fault.find('=') != fault.npos) {
@@ -41,12 +65,16 @@ int main(int argc, char** argv) {
   }
   if (at + 1 >= argc || std::string(argv[at]) != "--" || cards < 0) {
     std::fprintf(stderr,
-                 "usage: fake_cuda_run [--cards N] [--memory SIZE] [--driver VERSION] [--fail CALL=RESULT] "
-                 "[--hold kernels] [--rules off] -- PROGRAM [ARGUMENT ...]\n");
+                 "usage: fake_cuda_run [--cards N] [--memory SIZE] [--context SIZE] [--context-step SIZE] "
+                 "[--first-module SIZE] [--first-create SIZE] [--nvml-late N] [--pageable on] "
+                 "[--driver VERSION] [--fail CALL=RESULT] [--hold kernels] [--rules off] -- "
+                 "PROGRAM [ARGUMENT ...]\n");
     return 2;
   }
   FakeMachine machine(std::vector<FakeMachine::CardOptions>(static_cast<std::size_t>(cards), card));
   if (driver != 0) machine.state().driver_version = driver;
+  machine.state().nvml_late = nvml_late;
+  machine.state().reads_pageable = pageable;
   machine.state().hold_kernels = hold;
   machine.state().any_program = any_program;
   for (const std::string& fault : faults) {

@@ -47,6 +47,9 @@ FakeMachine::FakeMachine(const std::vector<CardOptions>& cards) {
     card.speed = cards[i].speed;
     card.total = cards[i].total.count();
     card.context_bytes = cards[i].context.count();
+    card.context_step = cards[i].context_step.count();
+    card.module_bytes = cards[i].first_module.count();
+    card.create_bytes = cards[i].first_create.count();
     card.memory_fd = memories_.back().get();
     card.next_offset = std::uint64_t{2}
                        << 20;  // not 0: that is where a descriptor stands that is no allocation

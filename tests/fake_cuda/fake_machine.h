@@ -19,8 +19,11 @@ class FakeMachine {
  public:
   struct CardOptions {
     Bytes total = 256_MiB;
-    Bytes context = 16_MiB;  // of the card, for each context
-    int speed = 0;           // the order of FASTEST_FIRST
+    Bytes context = 16_MiB;   // of the card, for its first context
+    Bytes context_step = {};  // each further context is so much larger than the one before
+    Bytes first_module = {};  // a context takes it with its first module
+    Bytes first_create = {};  // a process without a context takes it with its first cuMemCreate
+    int speed = 0;            // the order of FASTEST_FIRST
     int compute_capability = 90;
     Bytes reserved = {};  // NVML counts it beyond `total`
     bool is_mig = false;  // an instance of a card in MIG mode

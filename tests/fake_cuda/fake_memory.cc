@@ -31,6 +31,16 @@ CUresult FindHandle(Process& process, std::uint64_t handle, const char* call, Ha
   return CUDA_ERROR_INVALID_VALUE;
 }
 
+// cuda.h names no context for cuMemCreate: a process may make memory before, between and after its contexts.
+CUresult PrepareCreate(Process& process, int card) {
+  const std::uint64_t bytes = process.file->state().cards[card].create_bytes;
+  if (bytes == 0 || process.HasContext(card) || process.create_memory.contains(card)) return CUDA_SUCCESS;
+  std::shared_ptr<Allocation> made;
+  const CUresult result = NewAllocation(process, card, bytes, StateFile::Kind::kMemory, &made);
+  if (result == CUDA_SUCCESS) process.create_memory[card] = std::move(made);
+  return result;
+}
+
 std::uint64_t AddHandle(Process& process, std::shared_ptr<Allocation> memory) {
   const std::uint64_t handle = process.next_handle++;
   process.handles[handle] = {std::move(memory), 1};
@@ -64,6 +74,9 @@ FAKE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size
   if (flags != 0 || !IsWhole(size)) {
     process.Break("granularity", "cuMemCreate of " + std::to_string(size) + " bytes");
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (is_device) {
+    if (const CUresult prepared = PrepareCreate(process, card); prepared != CUDA_SUCCESS) return prepared;
   }
   std::shared_ptr<Allocation> allocation;
   const auto kind = is_device ? StateFile::Kind::kMemory : StateFile::Kind::kOnHost;

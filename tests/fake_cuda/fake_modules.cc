@@ -1,5 +1,5 @@
-// The calls of the fake driver on modules, libraries and the linker. Code takes no memory of the card,
-// variables do.
+// The calls of the fake driver on modules, libraries and the linker. A context's first module takes
+// Card::module_bytes, code takes no other memory of the card, and variables do.
 
 #include <fstream>
 #include <iterator>
@@ -18,6 +18,12 @@ namespace {
 Module* FindModule(Process& process, const void* handle) {
   const auto module = process.modules.find(static_cast<Module*>(const_cast<void*>(handle)));
   return module == process.modules.end() ? nullptr : module->second.get();
+}
+
+CUresult PlaceCode(Process& process, Context& context) {
+  const std::uint64_t bytes = process.file->state().cards[context.card].module_bytes;
+  if (bytes == 0 || context.code != nullptr) return CUDA_SUCCESS;
+  return NewAllocation(process, context.card, bytes, StateFile::Kind::kContext, &context.code);
 }
 
 CUresult PlaceGlobals(Process& process, Module& module, Context* context) {
@@ -50,6 +56,7 @@ CUresult Load(CUmodule* handle, const void* image, bool is_library) {
       checked != CUDA_SUCCESS) {
     return checked;
   }
+  if (const CUresult placed = PlaceCode(process, *context->owner()); placed != CUDA_SUCCESS) return placed;
   Module& module = *made;
   process.modules.emplace(made.get(), std::move(made));
   if (const CUresult placed = PlaceGlobals(process, module, context); placed != CUDA_SUCCESS) {

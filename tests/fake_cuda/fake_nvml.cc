@@ -1,10 +1,13 @@
 // The calls of the fake NVML. It knows all cards, also those hidden by CUDA_VISIBLE_DEVICES, and lists the
-// processes that have a context, with all their memory.
+// processes that have a context, with all their memory. What it shows of memory may be late
+// (State::nvml_late).
 
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "allocator/device/cuda/nvml_abi.h"
 #include "tests/fake_cuda/fake_state.h"
@@ -108,6 +111,22 @@ FAKE_EXPORT Result nvmlDeviceGetMinorNumber(DeviceHandle handle, unsigned* minor
 
 namespace {
 
+/// What one call of a process found, by card. The machine's lock guards it.
+template <typename Found>
+class Readings {
+ public:
+  /// What the call found State::nvml_late calls ago, and until then what its first call found.
+  const Found& Shown(const State& state, const Card* card, Found now) {
+    std::deque<Found>& found = by_card_[card];
+    found.push_back(std::move(now));
+    while (found.size() > static_cast<std::size_t>(state.nvml_late) + 1) found.pop_front();
+    return found.front();
+  }
+
+ private:
+  std::map<const Card*, std::deque<Found>> by_card_;
+};
+
 Result MemoryInfo(DeviceHandle handle, MemoryV2* memory) {
   const Card* const card = CardOf(handle);
   if (card == nullptr) return kInvalidArgument;
@@ -115,10 +134,12 @@ Result MemoryInfo(DeviceHandle handle, MemoryV2* memory) {
   const StateFile::Lock lock(file);
   if (const int result = file.TakeFault("nvmlDeviceGetMemoryInfo"); result != 0) return result;
   file.Sweep();
+  ++file.state().calls[file.IndexOfCall("nvmlDeviceGetMemoryInfo")].count;
+  static auto* const readings = new Readings<std::uint64_t>;
   memory->total = card->total + card->reserved;
   memory->reserved = card->reserved;
-  memory->used = card->used;
-  memory->free = card->total - card->used;
+  memory->used = readings->Shown(file.state(), card, card->used);
+  memory->free = card->total - memory->used;
   return lgpu::nvml::kSuccess;
 }
 
@@ -143,8 +164,9 @@ Result Processes(DeviceHandle handle, unsigned* count, void* infos, std::size_t 
   StateFile& file = *StateFile::OfThisProcess();
   const StateFile::Lock lock(file);
   file.Sweep();
+  static auto* const readings = new Readings<std::map<int, std::uint64_t>>;
   unsigned found = 0;
-  for (const auto& [pid, bytes] : UseOf(file, card)) {
+  for (const auto& [pid, bytes] : readings->Shown(file.state(), card, UseOf(file, card))) {
     if (found < *count) {
       const ProcessInfoLong info = {{static_cast<unsigned>(pid), bytes, 0xffffffff, 0xffffffff}, 0};
       std::memcpy(static_cast<char*>(infos) + found * each, &info, each);

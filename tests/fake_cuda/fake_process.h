@@ -77,6 +77,7 @@ struct Context {
   std::map<int, std::size_t> limits;  // by CUlimit
   std::map<int, std::shared_ptr<Allocation>> limit_memory;
   std::shared_ptr<Allocation> memory;
+  std::shared_ptr<Allocation> code;        // Card::module_bytes
   std::shared_ptr<Stream> default_stream;  // from its first use on
   std::shared_ptr<Blocks> blocks;          // of cuMemAlloc
   /// The context that memory which is made in this one goes with.
@@ -185,6 +186,7 @@ struct Process {
   CUresult sticky = CUDA_SUCCESS;                       // a fault that killed the contexts
   std::map<int, std::unique_ptr<Context>> contexts;     // the primary ones, by card
   std::vector<std::unique_ptr<Context>> made_contexts;  // for good, so that handles of dead ones are known
+  std::map<int, std::shared_ptr<Allocation>> create_memory;  // by card: Card::create_bytes
   std::map<std::uint64_t, Handle> handles;
   std::set<std::uint64_t> dead_handles;
   std::uint64_t next_handle = 0x1000;

@@ -30,7 +30,11 @@ struct Card {
   bool is_mig;                  // an instance of a card in MIG mode
   std::uint64_t total;          // without `reserved`
   std::uint64_t reserved;       // the driver keeps it; NVML counts it and CUDA does not
-  std::uint64_t context_bytes;  // of one context
+  std::uint64_t context_bytes;  // of the card's first context
+  std::uint64_t context_step;   // by which each further context is larger than the one before
+  std::uint64_t module_bytes;   // a context takes it with its first module
+  std::uint64_t create_bytes;   // a process without a context takes it with its first cuMemCreate
+  std::uint64_t contexts_made;  // by all processes
   std::int32_t memory_fd;       // in the process that made the machine
   std::uint64_t next_offset;
   std::uint64_t used;  // of slots; Sweep finds allocations without a reference
@@ -91,6 +95,7 @@ struct State {
   std::atomic<std::int32_t> freed_late_ms;       // so long after it was freed memory comes back
   std::atomic<std::int32_t> compute_mode;        // as NVML has it: 2 prohibited, 3 one process
   std::atomic<std::int32_t> foreign_descriptor;  // the result for one that is no memory; 0: INVALID_VALUE
+  std::atomic<std::int32_t> nvml_late;           // NVML shows what it found so many of a process's calls ago
   std::atomic<bool> any_program;                 // runs programs that are not held to the rules
   std::atomic<std::uint64_t> pool_unit;          // by which pools grow, where the card has so much; 0: 32 MiB
   std::atomic<std::uint64_t> array_row_unit;     // bytes to which rows of arrays are padded; 0: 128

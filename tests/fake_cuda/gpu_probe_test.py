@@ -28,6 +28,17 @@ def faults(run, probe, expect):
            all(case["nvml_free_ms"] is None and case["create_again"] == "ok" for case in out["e5"]["cases"]))
 
 
+def sizes_at_run_time(run, probe, expect):
+    """What a driver takes without being asked is measured where it is taken."""
+    _, out = ask(run, probe, ["--first-create", "8MiB"], ["e1"])
+    expect("the first create without a context", out["e1"]["beyond_payload"] == 8 * 2**20)
+    expect("the second create without a context",
+           out["e1"]["second_create"] == "ok" and out["e1"]["beyond_second_payload"] == 0)
+    _, out = ask(run, probe, ["--context", "20MiB", "--first-module", "6MiB"], ["e9"])
+    expect("a context and its first module", [out["e9"][step]["bytes"] for step in ("primary_context", "module")] ==
+           [20 * 2**20, 6 * 2**20])
+
+
 def only_the_machine(run, probe, expect):
     """about and --used say what the machine has, without an experiment."""
     code, out = ask(run, probe, [], ["about"])
@@ -56,7 +67,8 @@ def main():
     names = [f"e{i}" for i in range(1, 17)]
     expect("all experiments", [name for name in names if name in out] == names)
     expect("date, gpu, driver", all(out["about"].get(key) for key in ("date", "gpu", "driver")))
-    expect("e1", out["e1"]["beyond_payload"] == 0 and out["e1"]["nvml_process"] == "not listed")
+    expect("e1", out["e1"]["beyond_payload"] == 0 and out["e1"]["beyond_second_payload"] == 0 and
+           out["e1"]["nvml_process"] == "not listed")
     expect("e3", out["e3"]["pattern"] == {"same": 1} and out["e3"]["pattern_after_keeper_closed"] == {"same": 1})
     expect("e4", out["e4"]["pattern"] == {"same": 1})
     expect("e5", all(case["create_again"] == "ok" for case in out["e5"]["cases"]))
@@ -73,6 +85,7 @@ def main():
                                   out["e14"]["64"]["alone"]["fills_per_ms"] > 0))
     expect("e16", "cuCheckpointProcessLock gave 801" in str(out["e16"]["exportable"]["lock"]))  # not supported
     faults(run, probe, expect)
+    sizes_at_run_time(run, probe, expect)
     only_the_machine(run, probe, expect)
     for what in wrong:
         print("not as the fake driver has it:", what)

@@ -36,6 +36,8 @@ json ContextLessCreate(const Bench& bench) {
   out["used_before"] = before;
   out["used_after"] = after;
   out["beyond_payload"] = Growth(before, after) - static_cast<double>(bytes);
+  out["second_create"] = Said(daemon.Ask("create " + Number(bytes)));
+  out["beyond_second_payload"] = Growth(after, Used(bench)) - static_cast<double>(bytes);
   out["nvml_process"] = UsedBy(bench, daemon.pid());
   out["self"] = Said(daemon.Ask("self"));
   return out;
