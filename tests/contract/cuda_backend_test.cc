@@ -118,6 +118,27 @@ TEST(CudaBackendTest, MemoryOfADaemonHasNoAddressSpace) {
   EXPECT_TRUE(backend->Reclaim(*memory).ok());
 }
 
+TEST(CudaBackendTest, MemoryIsMadeWithoutAContextAsOftenAsWanted) {
+  const auto daemon = OpenMemory();
+  const Bytes unit = daemon->devices()[0].granularity;
+  const auto create = [&] {
+    const absl::StatusOr<MemoryHandle> memory = daemon->Create(0, unit);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    return memory.value_or(MemoryHandle());
+  };
+  const MemoryHandle first = create(), second = create();
+  EXPECT_TRUE(daemon->Release(first).ok());
+  const MemoryHandle third = create();
+  {
+    const auto client = Open();
+    EXPECT_TRUE(client->Reserve(0, unit).ok()) << "a context comes";
+    EXPECT_TRUE(daemon->Release(second).ok());
+    EXPECT_TRUE(daemon->Export(create()).ok());
+  }
+  EXPECT_TRUE(daemon->Export(create()).ok()) << "and goes";
+  EXPECT_TRUE(daemon->Release(third).ok());
+}
+
 TEST(CudaBackendTest, FreeMemoryFallsByAChunkAndRisesAgain) {
   const absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
   ASSERT_TRUE(nvml.ok()) << nvml.status();

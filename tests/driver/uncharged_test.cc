@@ -154,6 +154,25 @@ TEST_F(WatchedTest, ProgramsThatStayInsideAreNotReportedAndShowWhatTheyHaveBesid
   for (const auto& program : programs) End(*program);
 }
 
+TEST_F(WatchedTest, LateFiguresOfFreedMemoryAreNoUnchargedUse) {
+  machine_.state().nvml_late = 2;
+  StartMachine();
+  const auto readings = [&] { return machine_.CallsOf("nvmlDeviceGetMemoryInfo"); };
+  const auto wait_for = [&](std::uint64_t more) {
+    const std::uint64_t enough = readings() + more;
+    EXPECT_TRUE(Eventually([&] { return readings() >= enough; }));
+  };
+  const std::string lease = CreateLease("8GiB");
+  auto client = StartIn(lease);
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 2048 * kMiB)), "ok");
+  wait_for(4);
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  wait_for(5);
+  EXPECT_THAT(Events(lease), Not(HasSubstr("beside its charges")));
+  EXPECT_TRUE(Eventually([&] { return Stats().leases(0).sessions(0).overhead_bytes() == 500 * kMiB; }));
+  End(*client);
+}
+
 TEST_F(WatchedTest, AConnectionSetsNothingAside) {
   StartMachine();
   const std::string lease = CreateLease("64MiB");
