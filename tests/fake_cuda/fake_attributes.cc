@@ -10,9 +10,9 @@ using namespace lgpu::fake_cuda;
 
 namespace {
 
-// As the CUDA programming guide has it for compute capability 9.0, the Hopper tuning guide and NVIDIA's data
-// sheet for the H100 (SXM). All other attributes are 0. So are those of features whose calls answer 801 here
-// (tensor maps, memory operations of streams, dma_buf).
+// As the CUDA programming guide has it for compute capability 9.0, the Hopper tuning guide and NVIDIA's white
+// paper on the H100. All other attributes are 0, as are those of features whose calls answer 801 here (tensor
+// maps, memory operations of streams, dma_buf).
 constexpr std::pair<int, int> kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},

@@ -39,7 +39,8 @@ def sizes_at_run_time(run, probe, expect):
            [20 * 2**20, 6 * 2**20])
     _, out = ask(run, probe, ["--nvml-late", "1"], ["e9"])
     expect("figures that are one reading late",
-           [out["e9"][step]["bytes"] for step in ("primary_context", "module", "chunk", "map")] == [0, 16 * 2**20, 0, 2 * 2**20])
+           [out["e9"][step]["bytes"] for step in ("primary_context", "module", "chunk", "map")] ==
+           [0, 16 * 2**20, 0, 2 * 2**20])
 
 
 def only_the_machine(run, probe, expect):
