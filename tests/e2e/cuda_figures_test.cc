@@ -1,4 +1,4 @@
-// What lgpud measures where a driver's sizes are known at run time alone, and where NVML's figures are late.
+// What lgpud measures where a driver's sizes are known at run time alone.
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/cuda_fixture.h"
@@ -6,13 +6,13 @@
 namespace lgpu::testing {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 
-class CudaFiguresTest : public CudaTest {
+class CudaSizesTest : public CudaTest {
  protected:
-  explicit CudaFiguresTest(const FakeMachine::CardOptions& card = {}) : CudaTest({card}) {}
+  CudaSizesTest()
+      : CudaTest({FakeMachine::CardOptions{
+            .context_step = 8_MiB, .first_module = 24_MiB, .first_create = 4_MiB}}) {}
 
   bool OverheadBecomes(const ChildProgram& client, std::uint64_t bytes) {
     return Eventually([&] {
@@ -23,16 +23,6 @@ class CudaFiguresTest : public CudaTest {
   bool FreeBecomes(std::uint64_t bytes) {
     return Eventually([&] { return Stats().cards(0).free_bytes() == bytes; });
   }
-  std::string Events() const {
-    const absl::StatusOr<ProgramResult> events = RunProgram(
-        {.argv = {DaemonProcess::LgpuPath(), "events"}, .environment = {{"LGPU_ENDPOINT", daemon_->dir()}}});
-    return events.ok() ? events->out + events->err : std::string(events.status().message());
-  }
-};
-
-class CudaSizesTest : public CudaFiguresTest {
- protected:
-  CudaSizesTest() : CudaFiguresTest({.context_step = 8_MiB, .first_module = 24_MiB, .first_create = 4_MiB}) {}
 };
 
 TEST_F(CudaSizesTest, ContextsOfDifferentSizesAreMeasuredAndSoIsTheirGrowth) {
@@ -69,33 +59,6 @@ TEST_F(CudaSizesTest, MemoryThatLgpudTakesWithItsFirstChunkIsNotPromised) {
   }
   End(*client);
   EXPECT_TRUE(FreeBecomes(252 * kMiB)) << "lgpud keeps it";
-}
-
-class CudaLateNvmlTest : public CudaFiguresTest {
- protected:
-  CudaLateNvmlTest() { machine_.state().nvml_late = 2; }
-
-  void AwaitReadings(std::uint64_t more) {
-    const auto readings = [&] { return machine_.CallsOf("nvmlDeviceGetMemoryInfo"); };
-    const std::uint64_t enough = readings() + more;
-    EXPECT_TRUE(Eventually([&] { return readings() >= enough; }));
-  }
-};
-
-TEST_F(CudaLateNvmlTest, MemoryThatNvmlHasSeenAndThatIsGivenBackIsNotTakenForKept) {
-  FAKE_ONLY();
-  StartOnMachine();
-  auto client = StartOnGpu();
-  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
-  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 100 * kMiB)), StartsWith("ok "));
-  AwaitReadings(4);
-  EXPECT_EQ(Ask(*client, "free t"), "ok");
-  EXPECT_THAT(Ask(*client, "trim c"), StartsWith("ok "));
-  EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; })) << Stats().DebugString();
-  EXPECT_THAT(Events(), Not(HasSubstr("that the card does not have")));
-  EXPECT_TRUE(OverheadBecomes(*client, 16 * kMiB)) << Stats().DebugString();
-  End(*client);
-  EXPECT_TRUE(FreeBecomes(256 * kMiB)) << Stats().DebugString();
 }
 
 }  // namespace
