@@ -69,7 +69,11 @@ absl::StatusOr<OwnSession> OwnSession::Open(Connection& connection, const std::s
                                             const CommonOptions& options) {
   OwnSession session;
   session.changed = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!session.changed) return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno)));
+  if (!session.changed) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        verb, " cannot start the command: the system gives it no file descriptor to watch the lease with (",
+        std::strerror(errno), ")\ntry: close other programs, or raise the limit of open files (ulimit -n)"));
+  }
   LGPU_ASSIGN_OR_RETURN(
       session.connection,
       OpenSession(connection.runtime_dir(), verb, options.timeout, [fd = session.changed.get()] {
@@ -86,15 +90,15 @@ void CommandInLease::AddTo(CLI::App& verb) {
                 "Also limit programs that clear their environment or name the driver's folder: lgpu's files "
                 "cover the driver's in a mount namespace of the command's own");
   memory_wait_flag_ = verb.add_option("--memory-wait", memory_wait_text_,
-                                      "How long allocations of a command that knows nothing of lgpu wait "
-                                      "for a full GPU, one after the other; default: 2s. After a wait that "
-                                      "failed they are refused at once for 5s")
+                                      "How long a command that does not use liblgpu waits for memory of a "
+                                      "full GPU, all waits in a row together; default: 2s. After a wait "
+                                      "that failed, its allocations are refused at once for 5s")
                           ->type_name("TIME");
   soft_flag_ = verb.add_flag(
       "--soft-placement,!--no-soft-placement", soft_placement_,
       "Let ops run elsewhere if they cannot run where they were asked to (LGPU_SOFT_PLACEMENT)");
   verb.add_flag("--log-device-placement", log_placement_,
-                "A line for every op with its device (LGPU_LOG_DEVICE_PLACEMENT)");
+                "Print a line for every op with its device (LGPU_LOG_DEVICE_PLACEMENT)");
   verb.add_option("-e,--env", variable_texts_,
                   "Set a variable for the command; a name alone keeps what this environment has")
       ->type_name("K[=V]")

@@ -115,8 +115,9 @@ absl::StatusOr<std::uint64_t> PartOfCard(const std::string& memory,
     if (!card.served() || !may) continue;
     if (chosen != nullptr && chosen->total_bytes() != card.total_bytes()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--memory ", memory, ": of which GPU? They differ: ", FormatBytes(Bytes(chosen->total_bytes())),
-          " and ", FormatBytes(Bytes(card.total_bytes())), "\ntry: --gpus with one of them, or a size"));
+          "--memory ", memory,
+          ": a share of which GPU? Their sizes differ: ", FormatBytes(Bytes(chosen->total_bytes())), " and ",
+          FormatBytes(Bytes(card.total_bytes())), "\ntry: --gpus with one of them, or a size"));
     }
     chosen = &card;
   }

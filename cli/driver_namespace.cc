@@ -35,7 +35,7 @@ constexpr const char* kNoted[] = {"LGPU_LEASE", "LGPU_ENDPOINT", "LGPU_MEMORY_WA
 absl::Status CannotMount(const std::string& what, int cause) {
   return absl::FailedPreconditionError(absl::StrCat(
       what, ": ", std::strerror(cause),
-      "\ntry: `lgpu run` without --isolate, which limits the programs that keep their variables"));
+      "\ntry: `lgpu run` without --isolate, which limits programs that keep the variables that lgpu sets"));
 }
 
 absl::Status WriteFile(const fs::path& path, std::string_view bytes, mode_t mode = 0) {
@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<Piece>> ReadPieces(const fs::path& folder) {
     const std::string real = fs::canonical(folder / library.real, error).string();
     if (error) return CannotMount((folder / library.real).string(), error.value());
     LGPU_ASSIGN_OR_RETURN(const std::optional<ShimFile> file, ShimFile::Read(path, library.real));
-    if (!file) return absl::FailedPreconditionError(absl::StrCat(path, " is none of lgpu's libraries"));
+    if (!file) return absl::FailedPreconditionError(absl::StrCat(path, " is not one of lgpu's libraries"));
     LGPU_ASSIGN_OR_RETURN(std::string bytes, file->CopyFor(folder.string(), NotedVariables()));
     pieces.push_back(
         {.name = library.name, .real_name = library.real, .target = real, .bytes = std::move(bytes)});

@@ -34,7 +34,7 @@ absl::StatusOr<Shape> ParseShape(std::string_view input, std::string_view text) 
     std::int64_t dimension = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), dimension);
     if (error != std::errc() || end != number.data() + number.size()) {
-      return WrongInput(input, Cat("\"", number, "\" is no dimension"));
+      return WrongInput(input, Cat("\"", number, "\" is not a dimension"));
     }
     dimensions.push_back(dimension);
     text.remove_prefix(std::min(number.size() + 1, text.size()));
@@ -49,7 +49,7 @@ absl::StatusOr<Input> ParseInput(const internal::Placer& placer, std::string_vie
   const std::string_view device = at == std::string_view::npos ? "CPU:0" : rest.substr(at + 1);
   rest = rest.substr(0, at);
   const std::size_t open = rest.find('[');
-  if (open == std::string_view::npos || !rest.ends_with(']')) return WrongInput(text, "there is no [SHAPE]");
+  if (open == std::string_view::npos || !rest.ends_with(']')) return WrongInput(text, "[SHAPE] is missing");
   LGPU_ASSIGN_OR_RETURN(input.spec.dtype, ParseDType(rest.substr(0, open)));
   LGPU_ASSIGN_OR_RETURN(input.spec.shape, ParseShape(text, rest.substr(open + 1, rest.size() - open - 2)));
   LGPU_ASSIGN_OR_RETURN(input.device, placer.Lookup(device));

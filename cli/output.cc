@@ -188,8 +188,9 @@ absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text) {
   // A year is far beyond any use and far below what the clocks overflow at.
   constexpr double kMaxMs = 366.0 * 24 * 3600e3;
   if (factor == 0 || !absl::SimpleAtod(number, &value) || !std::isfinite(value) || value * factor > kMaxMs) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", Printable(text).c_str(), "\" is no duration\ntry: 500ms, 10s, 2m, 1h, or a number of seconds"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", Printable(text).c_str(),
+                     "\" is not a duration\ntry: 500ms, 10s, 2m, 1h, or a number of seconds"));
   }
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * factor));
 }

@@ -46,13 +46,13 @@ bool TakesNoValue(const CLI::App& app, const std::string& name) {
   });
 }
 
-/// Of a value that a check refused: "--to: x is none of sh, json".
+/// Of a value that a check refused: "--to: x is not one of sh, json".
 std::string RefusedValue(const std::string& text) {
   const auto flag = Around(text, ": ");
   if (!flag) return text;
   if (const auto set = Around(flag->second, " not in {")) {
     const std::string choices = set->second.substr(0, set->second.rfind('}'));
-    return absl::StrCat(flag->first, ": ", set->first, " is none of ",
+    return absl::StrCat(flag->first, ": ", set->first, " is not one of ",
                         absl::StrReplaceAll(choices, {{",", ", "}}));
   }
   const auto range = Around(flag->second, " not in range ");
@@ -69,7 +69,7 @@ std::string PlainParserError(const CLI::ParseError& error, const CLI::App& app) 
   const std::string kind = error.get_name();
   if (kind == "RequiredError") {
     const auto name = Around(text, " is required");
-    if (!name || name->first == "A subcommand") return "there is no verb";
+    if (!name || name->first == "A subcommand") return "lgpu needs a verb";
     return absl::StrCat(VerbOf(app), " needs ", WordOf(app, name->first));
   }
   if (kind == "ConversionError") {
@@ -77,7 +77,7 @@ std::string PlainParserError(const CLI::ParseError& error, const CLI::App& app) 
       const auto flag = Around(value->first, "Could not convert: ");
       const std::string name = flag ? flag->second : value->first;
       if (TakesNoValue(app, name)) return name + " takes no value";
-      return absl::StrCat(name, ": ", value->second, " is no whole number");
+      return absl::StrCat(name, ": ", value->second, " is not a whole number");
     }
     if (const auto flag = Around(text, ": Should be true/false")) return flag->first + " takes no value";
   }
@@ -92,7 +92,7 @@ std::string PlainParserError(const CLI::ParseError& error, const CLI::App& app) 
   }
   if (kind == "RequiresError") {
     if (const auto both = Around(text, " requires ")) {
-      return absl::StrCat(both->first, " needs ", both->second, " beside it");
+      return absl::StrCat(both->first, " needs ", both->second, " too");
     }
   }
   if (kind == "ExcludesError") {

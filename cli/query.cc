@@ -279,7 +279,7 @@ absl::Status FilterFlags::Check(const v1::StatsSnapshot& snapshot) const {
     return absl::StrCat(absl::StrJoin(first, ", "), some.size() > kShown ? ", ..." : "");
   };
   if (pid && *pid <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--pid ", *pid, ": a process has a number above 0"));
+    return absl::InvalidArgumentError(absl::StrCat("--pid ", *pid, ": the number of a process is above 0"));
   }
   for (const std::string& label : labels) LGPU_RETURN_IF_ERROR(CheckLabelFilter(label));
   LGPU_ASSIGN_OR_RETURN(const v1::LeaseStats* const found, FindLease(snapshot, lease, ::getuid()));

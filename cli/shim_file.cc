@@ -117,22 +117,22 @@ absl::StatusOr<std::optional<ShimFile>> ShimFile::Read(const std::string& path, 
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const std::optional<Library> library = fd ? ReadLibrary(fd.get()) : std::nullopt;
   if (!library || !library->Needs(real)) return std::nullopt;
-  const auto damaged = [&](const char* what) {
-    return absl::InternalError(absl::StrCat(path, " is one of lgpu's libraries and has no ", what,
+  const auto damaged = [&](const char* why) {
+    return absl::InternalError(absl::StrCat(path, ", a library of lgpu's, is damaged: ", why,
                                             "\ntry: install the package lgpu-driver-shim again"));
   };
   std::optional<std::string> bytes = ReadAll(fd.get());
-  if (!bytes) return damaged("bytes that can be read");
+  if (!bytes) return damaged("it cannot be read");
   ShimFile file;
   file.bytes_ = *std::move(bytes);
   file.note_ = file.bytes_.find(std::string_view(PlaceNote::kMarker, sizeof(PlaceNote::kMarker)));
   if (file.note_ == std::string::npos || file.bytes_.size() - file.note_ < sizeof(PlaceNote)) {
-    return damaged("room for a note");
+    return damaged("it has no room for the lease's variables");
   }
   const auto runpath = std::find_if(library->dynamic.begin(), library->dynamic.end(),
                                     [](const Elf64_Dyn& entry) { return entry.d_tag == DT_RUNPATH; });
   const std::optional<std::uint64_t> folder = library->AddressOf(file.note_ + offsetof(PlaceNote, folder));
-  if (runpath == library->dynamic.end() || !folder) return damaged("RUNPATH");
+  if (runpath == library->dynamic.end() || !folder) return damaged("it has no RUNPATH");
   file.runpath_ = library->dynamic_at +
                   static_cast<std::size_t>(runpath - library->dynamic.begin()) * sizeof(Elf64_Dyn) +
                   offsetof(Elf64_Dyn, d_un);

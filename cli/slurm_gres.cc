@@ -41,7 +41,7 @@ absl::StatusOr<std::string> FormatSlurmGres(const v1::ListPhysicalDevicesRespons
     if (!card.has_minor()) {
       return absl::FailedPreconditionError(
           absl::StrCat("the device file of GPU ", card.index(),
-                       " is not known: NVML does not tell it here\n"
+                       " is not known: NVML does not report it here\n"
                        "try: write gres.conf by hand, with a line for each /dev/nvidiaN"));
     }
     const std::uint64_t kept = card.reserve_bytes() + options.overhead_bytes;

@@ -18,7 +18,7 @@ absl::Status AddLists(const v1::MemorySnapshotPart& part, SnapshotRecord::Device
   if (part.mappings().gap_size() != part.mappings().bytes_size() || list.gap_size() != count ||
       list.padding_size() != count || list.op_size() != count || list.stream_size() != count ||
       list.age_ms_size() != count || list.state_size() != count) {
-    return absl::InternalError("the daemon's lists of blocks have several lengths");
+    return absl::InternalError("the daemon sent lists of blocks of different lengths");
   }
   for (int i = 0; i < part.mappings().bytes_size(); ++i) {
     at += part.mappings().gap(i);
@@ -47,13 +47,13 @@ absl::Status SnapshotRecord::Add(const v1::MemorySnapshotPart& part) {
   if (part.has_head()) head = part.head();
   if (part.has_session()) sessions.push_back({.about = part.session()});
   if (part.has_device()) {
-    if (sessions.empty()) return absl::InternalError("the daemon told a device of no session");
+    if (sessions.empty()) return absl::InternalError("the daemon sent a device without its session");
     sessions.back().devices.push_back({.about = part.device()});
   }
   const bool has_lists = part.op_names_size() > 0 || part.has_mappings() || part.has_blocks();
   if (!has_lists) return absl::OkStatus();
   if (sessions.empty() || sessions.back().devices.empty()) {
-    return absl::InternalError("the daemon told blocks of no device");
+    return absl::InternalError("the daemon sent blocks without their device");
   }
   return AddLists(part, sessions.back().devices.back());
 }

@@ -168,7 +168,7 @@ class Explainer {
     const std::string near = SuggestForVerb(word, table_);
     std::string advice = near.empty() ? "lgpu help" : "lgpu " + near;
     if (command_ && near.empty()) advice = WithCommand({});
-    return {false, absl::StrCat("there is no verb ", Printable(word)), advice};
+    return {false, absl::StrCat("lgpu has no verb ", Printable(word)), advice};
   }
 
   WrongLine UnexpectedWord(std::size_t at) const {
@@ -177,21 +177,30 @@ class Explainer {
       Words before(words_.begin(), words_.begin() + static_cast<std::ptrdiff_t>(at));
       Words behind(words_.begin() + static_cast<std::ptrdiff_t>(at), words_.end());
       return {verb_->takes_command,
-              absl::StrCat(verb_->name, " takes its command behind --, and there is none before ",
-                           Printable(word)),
+              absl::StrCat("lgpu ", verb_->name, " needs -- before its command, and finds ", Printable(word),
+                           " without it"),
               absl::StrCat("lgpu ", Line(before), " -- ", Line(behind))};
     }
     const bool takes_lease = std::any_of(verb_->flags.begin(), verb_->flags.end(), [](const FlagInfo& flag) {
       return std::find(flag.names.begin(), flag.names.end(), "--lease") != flag.names.end();
     });
-    return {verb_->takes_command,
-            absl::StrCat("lgpu ", verb_->name, " takes no word ", Printable(word), " here"),
+    return {verb_->takes_command, TooManyArguments(word),
             takes_lease ? absl::StrCat("lgpu ", verb_->name, " --lease ", Quoted(word)) : Help()};
+  }
+
+  std::string TooManyArguments(const std::string& word) const {
+    const std::size_t most = MaxPositionals();
+    return absl::StrCat("lgpu ", verb_->name, " takes ",
+                        most == 0 ? "no argument" : absl::StrCat("at most ", most),
+                        most == 0   ? ""
+                        : most == 1 ? " argument"
+                                    : " arguments",
+                        ": ", Printable(word), " is one too many");
   }
 
   WrongLine NoVerb(std::string_view parser_says) const {
     if (!command_) return {false, std::string(parser_says), Help()};
-    return {false, "there is no verb before --", WithCommand(words_)};
+    return {false, "lgpu needs a verb before --", WithCommand(words_)};
   }
 
   /// "lgpu run FLAGS -- COMMAND"

@@ -72,7 +72,8 @@ const std::vector<VerbPage>& Pages() {
        {{"lgpu resize train -m 6GiB", "all logical devices of the lease"},
         {"lgpu resize train -d GPU:1 -m max", "one logical device, all that its card can give"}}},
       {"rm",
-       "Ends leases. Their programs are told; they keep no right to memory. With --kill they are ended, too: "
+       "Ends leases. Their programs are told and get no more memory. With --kill lgpu also ends the "
+       "programs: "
        "all "
        "that have a session of the lease, by SIGTERM, and by SIGKILL after a grace. Every lease is tried; "
        "the "

@@ -28,7 +28,7 @@ class HelpCommand final : public Command {
     if (text.empty()) {
       const std::string near = SuggestForVerb(verb_, table);
       return absl::InvalidArgumentError(
-          absl::StrCat("there is no verb ", Printable(verb_), "\ntry: lgpu ", near.empty() ? "help" : near));
+          absl::StrCat("lgpu has no verb ", Printable(verb_), "\ntry: lgpu ", near.empty() ? "help" : near));
     }
     LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(ToJson(table)) : text));
     return kExitOk;

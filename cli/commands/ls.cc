@@ -33,7 +33,7 @@ class LsCommand final : public StatsCommand {
     if (!watch_) return absl::OkStatus();
     if (options.json || ::isatty(STDOUT_FILENO) == 0) {
       return absl::InvalidArgumentError(
-          "--watch redraws a terminal, and stdout is none or JSON goes there\ntry: --interval 2");
+          "--watch redraws a terminal: stdout must be one, and --json is not allowed\ntry: --interval 2");
     }
     if (repeat().interval.empty()) repeat().interval = "2";
     return absl::OkStatus();

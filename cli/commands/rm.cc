@@ -82,7 +82,7 @@ class RmCommand final : public Command {
         return kExitOk;
       }
       if (asks && !Confirms(targets)) {
-        options.Note("lgpu: no lease is removed");
+        options.Note("lgpu: no lease was removed");
         return kExitFailure;
       }
     }

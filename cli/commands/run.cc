@@ -52,13 +52,13 @@ class RunCommand final : public Command {
   }
 
  private:
-  /// Inside a lease `run` makes a second one beside it, which is not everybody's wish.
+  /// Inside a lease `run` makes a second lease, which the user may not expect.
   static void NoteOuterLease(const CommonOptions& options) {
     const char* const outer = std::getenv("LGPU_LEASE");
     if (outer == nullptr || *outer == 0) return;
     const std::string name = Printable(outer);
-    options.Note(absl::StrCat("lgpu: note: LGPU_LEASE=", name, " is set; run makes a new lease beside it. ",
-                              "To use that lease: lgpu exec ", name, " -- CMD"));
+    options.Note(absl::StrCat("lgpu: note: LGPU_LEASE=", name, " is set, but lgpu run makes a new lease. ",
+                              "To run in the lease ", name, ": lgpu exec ", name, " -- CMD"));
   }
 
   DeviceFlags flags_;

@@ -42,7 +42,7 @@ absl::StatusOr<HttpAddress> ParseHttpAddress(const std::string& text) {
   const std::string port = colon == std::string::npos ? text : text.substr(colon + 1);
   if (colon == 0 || !absl::SimpleAtoi(port, &address.port) || address.port < 0 || address.port > 65535) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "'", text, "' is no ADDRESS:PORT; write, say, 127.0.0.1:9400, or 9400 for the same address"));
+        "'", text, "' is not ADDRESS:PORT; write, say, 127.0.0.1:9400, or 9400 for the same address"));
   }
   address.host = colon == std::string::npos ? "127.0.0.1" : text.substr(0, colon);
   if (address.host.front() == '[' && address.host.back() == ']') {

@@ -35,7 +35,7 @@ absl::StatusOr<std::uint64_t> Number(const httplib::Request& request, const char
   if (!request.has_param(name)) return otherwise;
   std::uint64_t number = 0;
   if (absl::SimpleAtoi(request.get_param_value(name), &number)) return number;
-  return absl::InvalidArgumentError(absl::StrCat("the parameter ", name, " is no whole number"));
+  return absl::InvalidArgumentError(absl::StrCat("the parameter ", name, " is not a whole number"));
 }
 
 json CardsToJson(const v1::StatsSnapshot& snapshot) {

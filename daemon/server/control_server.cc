@@ -61,8 +61,9 @@ absl::StatusOr<UniqueFd> MoveUp(UniqueFd socket) {
   const auto least = static_cast<int>(std::min<std::size_t>(DescriptorLimit() / 2, 16'384));
   UniqueFd moved(::fcntl(socket.get(), F_DUPFD_CLOEXEC, least));
   if (moved) return moved;
-  return absl::ResourceExhaustedError(absl::StrCat("no descriptor left for a control connection: ",
-                                                   std::strerror(errno), "; raise the limit of open files"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("lgpud has no file descriptor left for another control connection: ", std::strerror(errno),
+                   "; raise the limit of open files"));
 }
 
 // gRPC's health service is switched on for the whole process, once.

@@ -345,7 +345,8 @@ grpc::ServerUnaryReactor* ControlService::Diagnose(Context* context, const v1::D
                 [this](const Caller& caller) -> absl::StatusOr<v1::Diagnosis> {
                   if (caller.only) {
                     return absl::PermissionDeniedError(
-                        "lgpud is not examined from a lease's own directory, as a container has it");
+                        "doctor cannot examine lgpud through a lease's own directory, as a container uses "
+                        "it\ntry: lgpu doctor outside of the container");
                   }
                   return parts_.diagnostician.Examine(caller);
                 });

@@ -71,10 +71,11 @@ void ExamineDriver(const StatsReporter& stats, const std::vector<v1::CardStats>&
     Add(diagnosis, "driver", v1::Diagnosis::LEVEL_WARN,
         absl::StrCat("accounting is estimated: ", std::string(nvml.status().message())));
     Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_WARN,
-        "without NVML the memory of programs outside lgpu is unknown; set memory.reserve for it");
+        "without NVML the memory of programs outside lgpu is unknown; set memory.reserve to keep room for "
+        "them");
     Add(diagnosis, "uncharged-memory", v1::Diagnosis::LEVEL_WARN,
-        "without NVML nothing watches what programs take beside their charges: contexts, code, and memory "
-        "that comes past lgpu");
+        "without NVML lgpud cannot see memory that programs use beyond their charges: contexts, code, and "
+        "allocations that bypass lgpu");
     return;
   }
   Add(diagnosis, "driver", v1::Diagnosis::LEVEL_OK, (*nvml)->DriverVersion());
@@ -102,7 +103,8 @@ void ExamineDriver(const StatsReporter& stats, const std::vector<v1::CardStats>&
     Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_OK, "no process outside lgpu uses the GPUs");
   } else {
     Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_WARN,
-        absl::StrCat("outside lgpu: ", absl::StrJoin(foreign, ", "), "; limits do not cover that"));
+        absl::StrCat("in use by programs outside lgpu: ", absl::StrJoin(foreign, ", "),
+                     "; lgpu does not limit them"));
   }
 }
 
@@ -164,11 +166,12 @@ void Diagnostician::ExamineLeftovers(const Caller& caller, v1::Diagnosis& diagno
     }
   }
   if (left.empty()) {
-    Add(diagnosis, "leftovers", v1::Diagnosis::LEVEL_OK, "no memory and no lease without a living program");
+    Add(diagnosis, "leftovers", v1::Diagnosis::LEVEL_OK,
+        "no memory and no lease is left of programs that ended");
   } else {
     Add(diagnosis, "leftovers", v1::Diagnosis::LEVEL_WARN,
         absl::StrCat(absl::StrJoin(left, "; "),
-                     ": comes back when the processes, and their children, are gone"));
+                     ": free again when the processes and their children have ended"));
   }
 }
 
@@ -186,8 +189,8 @@ void Diagnostician::ExamineContexts(const Caller& caller, v1::Diagnosis& diagnos
   } else {
     Add(diagnosis, "contexts", v1::Diagnosis::LEVEL_WARN,
         absl::StrCat(absl::StrJoin(lost, ", "),
-                     ": a fault has ended the use of GPUs; start the program again (`dmesg` may have an Xid "
-                     "that says more)"));
+                     ": a fault ended the GPU context; start the program again (`dmesg` may have an Xid "
+                     "with the cause)"));
   }
 }
 

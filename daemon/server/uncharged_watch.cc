@@ -85,12 +85,9 @@ std::string UnchargedWatch::ProgramOf(std::int64_t pid) const {
 
 void UnchargedWatch::Act(const CardObserver::Uncharged& use, LeaseKey lease) {
   const std::string program = ProgramOf(use.pid);  // before it may be killed
-  std::string text = absl::StrCat(
-      "uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
-      " beside its charges and chunks, which is more than ", FormatBytes(use.allowed),
-      " (memory.overhead_allowance) and 64 MiB: calls of the driver asked for it without a size, "
-      "as for a context, code and its variables (globals), the heap of malloc in kernels and "
-      "stacks; or it came past lgpu");
+  std::string text = absl::StrCat("uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
+                                  " beyond its charges and chunks, which is more than ",
+                                  FormatBytes(use.allowed), " (memory.overhead_allowance) plus 64MiB");
   if (action_ == "stop") {
     broker_.SetStopped(lease, true);
     stopped_.insert(lease);
@@ -100,10 +97,15 @@ void UnchargedWatch::Act(const CardObserver::Uncharged& use, LeaseKey lease) {
     // While it is held, its pid is no other process's.
     if (!process.ok() || LeaseOf(use.pid) != lease) return;
     const std::string failure = Kill(*process);
-    absl::StrAppend(&text, failure.empty() ? ": it was killed"
-                                           : absl::StrCat(": lgpud may not kill it (", failure,
+    absl::StrAppend(&text, failure.empty() ? ": lgpud killed it"
+                                           : absl::StrCat(": lgpud could not kill it (", failure,
                                                           "; docs/configuration.md, memory.on_uncharged)"));
   }
+  absl::StrAppend(
+      &text,
+      "; likely causes: a large context or much code, variables of kernels (globals), stacks, the "
+      "heap of malloc in kernels, or allocations that bypass lgpu; if the program needs this memory, "
+      "raise memory.overhead_allowance");
   leases_.TellOf(lease, [&](const LeaseEvents& events, const Lease& of) {
     events.Uncharged(of, use.pid, program, text);
   });

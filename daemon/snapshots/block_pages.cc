@@ -17,15 +17,16 @@ constexpr std::size_t kMostMessageBytes = 512;
 
 template <typename... Parts>
 absl::Status Impossible(const Parts&... parts) {
-  return absl::DataLossError(absl::StrCat("the program's answer cannot be: ", parts...));
+  return absl::DataLossError(
+      absl::StrCat("the program's answer contradicts itself or the protocol: ", parts...));
 }
 
 constexpr std::size_t kRoomOfAName = 8;
 
 absl::Status NoRoom() {
   return absl::ResourceExhaustedError(
-      "the snapshots that your programs ask for have too many blocks together, which are kept until they are "
-      "read\ntry: one device at a time, or again later");
+      "the snapshots that your programs have asked for and not read yet have too many blocks together\n"
+      "try: one device at a time, or again later");
 }
 
 /// As the program answered; never OK, and no code that the daemon uses for its own findings.
@@ -176,7 +177,8 @@ absl::Status BlockPages::AddBlocks(const v1::BlockList& list) {
 absl::Status BlockPages::AddMap(const v1::SnapshotPage& page) {
   if (!page.has_map()) {
     return absl::FailedPreconditionError(
-        "the program's liblgpu tells blocks and no map of them\ntry: start it again with the liblgpu of this "
+        "the program's liblgpu sends its blocks without a map of them\ntry: start it again with the liblgpu "
+        "of this "
         "lgpud, or lgpu inspect");
   }
   const v1::BlockMap& told = page.map();

@@ -112,10 +112,10 @@ class Gathering {
     for (SessionBlocks& session : record_.sessions) {
       for (DeviceBlocks& device : session.devices) {
         if (!IsOpen(device)) continue;
-        device.status = absl::DeadlineExceededError(absl::StrFormat(
-            "pid %d has not told its blocks within %.1fs: it is stopped, or busy\ntry: again, "
-            "or with a longer --timeout",
-            session.pid, waited));
+        device.status = absl::DeadlineExceededError(
+            absl::StrFormat("pid %d has not sent its blocks within %.1fs: it is stopped or busy\ntry: again, "
+                            "or with a longer --timeout",
+                            session.pid, waited));
       }
     }
     result_ = std::make_shared<const LeaseBlocks>(std::move(record_));
@@ -182,10 +182,10 @@ absl::Status CheckAnswers(const SessionState& session, bool has_charges) {
   }
   const SessionState::Identity& identity = session.identity();
   if (has_charges || identity.protocol_version >= SessionChannel::kSnapshotVersion) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "pid ", pid, " speaks version ", identity.protocol_version,
-      " of the session protocol, and programs tell their blocks from version ",
-      SessionChannel::kSnapshotVersion, " on\ntry: start it again with the liblgpu of this lgpud"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("pid ", pid, " speaks version ", identity.protocol_version,
+                   " of the session protocol; snapshots need version ", SessionChannel::kSnapshotVersion,
+                   " or newer\ntry: start it again with the liblgpu of this lgpud"));
 }
 
 std::vector<DeviceBlocks> DevicesOf(const Lease& lease, std::optional<int> only) {

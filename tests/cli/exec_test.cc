@@ -96,8 +96,8 @@ TEST_F(ExecTest, RunInsideALeaseSaysThatItMakesANewOne) {
   options.environment["LGPU_LEASE"] = "train";
   const ProgramResult nested = *RunProgram(options);
   EXPECT_EQ(nested.code, 0);
-  EXPECT_THAT(nested.err, HasSubstr("lgpu: note: LGPU_LEASE=train is set; run makes a new lease beside it. "
-                                    "To use that lease: lgpu exec train -- CMD"));
+  EXPECT_THAT(nested.err, HasSubstr("lgpu: note: LGPU_LEASE=train is set, but lgpu run makes a new lease. "
+                                    "To run in the lease train: lgpu exec train -- CMD"));
   EXPECT_NE(nested.out, "train\n");
   EXPECT_THAT(Run({"run", "-m", "8MiB", "--", "true"}).err, Not(HasSubstr("LGPU_LEASE")));
 }

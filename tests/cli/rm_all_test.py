@@ -54,7 +54,7 @@ def main():
 
     for answer in ("\n", "n\n", "\4"):
         code, shown = on_a_terminal(answer, "rm", "--all")
-        assert code == 1 and "no lease is removed" in shown, (code, shown)
+        assert code == 1 and "no lease was removed" in shown, (code, shown)
     assert "train" in leases()
     code, shown = on_a_terminal("y\n", "rm", "--all")
     assert code == 0 and "Remove 2 leases: " in shown and "lease train is removed" in shown, (code, shown)

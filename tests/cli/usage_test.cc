@@ -139,15 +139,15 @@ TEST_F(UsageTest, AMistypedWordIsAnsweredWithASuggestion) {
 
 TEST_F(UsageTest, AWrongLineIsAnsweredInPlainWords) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> lines = {
-      {{"-q"}, "error: there is no verb ["},
+      {{"-q"}, "error: lgpu needs a verb ["},
       {{"inspect"}, "error: lgpu inspect needs LEASE|GPU ["},
       {{"env"}, "error: lgpu env needs LEASE ["},
-      {{"ls", "--interval", "1s", "--count", "x"}, "error: --count: x is no whole number ["},
+      {{"ls", "--interval", "1s", "--count", "x"}, "error: --count: x is not a whole number ["},
       {{"ls", "--query"}, "error: --query needs a value: KEY,KEY ["},
-      {{"rm", "train", "--grace", "1s"}, "error: --grace needs --kill beside it ["},
+      {{"rm", "train", "--grace", "1s"}, "error: --grace needs --kill too ["},
       {{"ls", "--color=always", "--no-color"}, "error: --color and --no-color cannot be given together ["},
       {{"env", "train", "--format", "x"},
-       "error: --format: x is none of sh, json, systemd, taskprolog, cdi ["},
+       "error: --format: x is not one of sh, json, systemd, taskprolog, cdi ["},
       {{"explain", "Add", "--gpus", "99"}, "error: --gpus: 99 is not in 0 to 64 ["},
       {{"ls", "--json=x"}, "error: --json takes no value ["},
       {{"create", "-m", "8MiB", "-m", "9MiB"}, "error: --memory can be given once ["}};
@@ -300,7 +300,7 @@ TEST_F(UsageTest, APercentageIsOfTheWholeGpu) {
       64 * kMiB);
   const ProgramResult which = Run({"create", "-m", "25%"});
   EXPECT_EQ(which.code, 2);
-  EXPECT_THAT(which.err, AllOf(HasSubstr("of which GPU? They differ"), HasSubstr("--gpus")));
+  EXPECT_THAT(which.err, AllOf(HasSubstr("a share of which GPU? Their sizes differ"), HasSubstr("--gpus")));
 }
 
 TEST_F(UsageTest, DoctorWithoutADaemonNamesTheDirectoryAndTheNextStep) {
@@ -375,7 +375,7 @@ TEST_F(UsageTest, AFileHasThePersonsOwnDefaults) {
   EXPECT_THAT(unreadable.err, AllOf(HasSubstr("lgpu: note: "), HasSubstr(path)));
   std::filesystem::remove(path);
   std::ofstream(path) << "timeout = \"soon\"\n";
-  EXPECT_THAT(RunWith(environment, {"ls"}).err, HasSubstr(path + ":1:11: \"soon\" is no duration"));
+  EXPECT_THAT(RunWith(environment, {"ls"}).err, HasSubstr(path + ":1:11: \"soon\" is not a duration"));
 }
 
 TEST_F(UsageTest, LgpuConfigDirIsReadInPlaceOfTheMachinesFolder) {

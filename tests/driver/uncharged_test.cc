@@ -57,7 +57,7 @@ TEST_F(UnchargedTest, ReportNamesTheProgramAndLeavesItAlone) {
   StartMachine(Config("report"));
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
   EXPECT_EQ(Ask(*client, absl::StrCat("past a ", 120 * kMiB)), "ok");
-  EXPECT_TRUE(Eventually([&] { return client->Errors().find("beside its charges") != std::string::npos; }))
+  EXPECT_TRUE(Eventually([&] { return client->Errors().find("beyond its charges") != std::string::npos; }))
       << client->Errors();
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "ok");
   End(*client);
@@ -88,7 +88,7 @@ TEST_F(UnchargedTest, KillEndsTheProgramAndNoOtherOne) {
   EXPECT_EQ(Ask(*other, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok") << "what is charged is no reason";
   EXPECT_EQ(Ask(*client, absl::StrCat("past a ", 100 * kMiB)), "ok");
   EXPECT_EQ(client->Wait(), 128 + SIGKILL);
-  EXPECT_TRUE(Eventually([&] { return Events(lease).find("it was killed") != std::string::npos; }));
+  EXPECT_TRUE(Eventually([&] { return Events(lease).find("lgpud killed it") != std::string::npos; }));
   EXPECT_EQ(Ask(*other, absl::StrCat("alloc b plain ", 20 * kMiB)), "ok");
   End(*other);
 }
@@ -111,7 +111,7 @@ class WatchedTest : public UnchargedTest {
   WatchedTest() : UnchargedTest({.total = 64_GiB, .context = 500_MiB}) {
     machine_.state().any_program = true;
   }
-  static constexpr char kReport[] = "beside its charges and chunks, which is more than 600.00MiB";
+  static constexpr char kReport[] = "beyond its charges and chunks, which is more than 600.00MiB";
 };
 
 TEST_F(WatchedTest, MemoryThatNoCallAsksForBySizeIsReportedWithTheReason) {
@@ -150,7 +150,7 @@ TEST_F(WatchedTest, ProgramsThatStayInsideAreNotReportedAndShowWhatTheyHaveBesid
   // An allowance that nothing uses counts as charged.
   EXPECT_TRUE(Eventually([&] { return Stats().leases(0).sessions(0).overhead_bytes() > 400 * kMiB; }));
   EXPECT_THAT(Run({"ls"}).out, HasSubstr("Beside charges and chunks"));
-  EXPECT_THAT(Events(lease), Not(HasSubstr("beside its charges")));
+  EXPECT_THAT(Events(lease), Not(HasSubstr("beyond its charges")));
   for (const auto& program : programs) End(*program);
 }
 
@@ -231,7 +231,7 @@ TEST_F(PidNamespaceTest, KillEndsAProgramThatComesPastTheShim) {
   const std::string lease = CreateLease("64MiB");
   auto client = StartInside(lease, OfTheMachine());
   EXPECT_EQ(Ask(*client, absl::StrCat("past a ", 100 * kMiB)), "ok");
-  ASSERT_TRUE(Eventually([&] { return Events(lease).find("it was killed") != std::string::npos; }));
+  ASSERT_TRUE(Eventually([&] { return Events(lease).find("lgpud killed it") != std::string::npos; }));
   EXPECT_NE(client->Wait(), 0) << "unshare says nothing of SIGKILL";
 }
 
@@ -248,7 +248,7 @@ TEST_F(PidNamespaceTest, AMachineOfFilesInAFolderHasTheProcfsBesideIt) {
   const std::string lease = CreateLease("64MiB");
   auto client = StartInside(lease, "/machine");
   EXPECT_EQ(Ask(*client, absl::StrCat("past a ", 100 * kMiB)), "ok");
-  ASSERT_TRUE(Eventually([&] { return Events(lease).find("it was killed") != std::string::npos; }));
+  ASSERT_TRUE(Eventually([&] { return Events(lease).find("lgpud killed it") != std::string::npos; }));
   EXPECT_NE(client->Wait(), 0) << "unshare says nothing of SIGKILL";
 }
 
