@@ -177,8 +177,7 @@ class Explainer {
       Words before(words_.begin(), words_.begin() + static_cast<std::ptrdiff_t>(at));
       Words behind(words_.begin() + static_cast<std::ptrdiff_t>(at), words_.end());
       return {verb_->takes_command,
-              absl::StrCat("lgpu ", verb_->name, " needs -- before its command, and finds ", Printable(word),
-                           " without it"),
+              absl::StrCat("lgpu ", verb_->name, " needs -- before the command ", Printable(word)),
               absl::StrCat("lgpu ", Line(before), " -- ", Line(behind))};
     }
     const bool takes_lease = std::any_of(verb_->flags.begin(), verb_->flags.end(), [](const FlagInfo& flag) {
@@ -190,12 +189,10 @@ class Explainer {
 
   std::string TooManyArguments(const std::string& word) const {
     const std::size_t most = MaxPositionals();
-    return absl::StrCat("lgpu ", verb_->name, " takes ",
-                        most == 0 ? "no argument" : absl::StrCat("at most ", most),
-                        most == 0   ? ""
-                        : most == 1 ? " argument"
-                                    : " arguments",
-                        ": ", Printable(word), " is one too many");
+    const std::string takes = absl::StrCat("lgpu ", verb_->name, " takes ");
+    if (most == 0) return absl::StrCat(takes, "no arguments, but you gave it ", Printable(word));
+    return absl::StrCat(takes, most, most == 1 ? " argument; " : " arguments; ", Printable(word),
+                        " is one too many");
   }
 
   WrongLine NoVerb(std::string_view parser_says) const {

@@ -140,6 +140,9 @@ TEST_F(UsageTest, AMistypedWordIsAnsweredWithASuggestion) {
 TEST_F(UsageTest, AWrongLineIsAnsweredInPlainWords) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> lines = {
       {{"-q"}, "error: lgpu needs a verb ["},
+      {{"nix"}, "error: lgpu has no verb nix ["},
+      {{"ls", "train"}, "error: lgpu ls takes no arguments, but you gave it train ["},
+      {{"env", "train", "eval"}, "error: lgpu env takes 1 argument; eval is one too many ["},
       {{"inspect"}, "error: lgpu inspect needs LEASE|GPU ["},
       {{"env"}, "error: lgpu env needs LEASE ["},
       {{"ls", "--interval", "1s", "--count", "x"}, "error: --count: x is not a whole number ["},
