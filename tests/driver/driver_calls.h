@@ -26,6 +26,9 @@ shim::Result Call(const char* name, int version, Parameters... parameters) {
   return Call(name, name, version, parameters...);
 }
 
+/// Calls `name` with null where it writes its result, and valid parameters else. -1: there is no such call.
+shim::Result CallWithNull(const std::string& name);
+
 /// The commands on pools, arrays, green contexts and the program's own descriptors. Nothing: `verb` is none.
 std::optional<std::string> ObeyMore(const std::string& verb, std::istringstream& words);
 

@@ -1,8 +1,7 @@
 // driver_client WAY [LIBRARY [VISIBLE]]: a program without any code of lgpu. It comes to the CUDA driver by
 // WAY (linked, dlopen, deepbind, dlmopen, lookup, lookup_per_thread), sets CUDA_VISIBLE_DEVICES to VISIBLE
-// itself, makes a context of device 0 and runs the
-// commands on its stdin, one answer each: "ok ..." or "error CODE". One file past the usual length: its many
-// short commands share one context, and it has no other code than its own.
+// itself, makes a context of device 0 and runs the commands on its stdin, one answer each: "ok ..." or
+// "error CODE".
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -20,11 +19,11 @@
 #include <vector>
 
 #include "client/driver/cuda_abi.h"
+#include "tests/driver/driver_allocations.h"
 #include "tests/driver/driver_calls.h"
 
 using namespace lgpu::shim;  // the types of the driver's interface
-using lgpu::driver_client::Call;
-using lgpu::driver_client::ObeyMore;
+using namespace lgpu::driver_client;
 
 extern "C" {
 Result cuMemAlloc_v2(DevicePtr*, std::size_t) __attribute__((weak));
@@ -74,285 +73,9 @@ void* lgpu::driver_client::Find(const char* symbol, const char* name, int versio
 
 namespace {
 
-struct Held {
-  std::string kind;
-  std::uint64_t number = 0, bytes = 0;
-  void* graph = nullptr;
-  void* executable = nullptr;
-};
 std::map<std::string, Held> held;
 
-Result AllocateVirtual(Held& made) {
-  AllocationProp prop{};
-  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop.location = {.type = kLocationDevice, .id = 0};
-  Handle handle = 0;
-  if (const Result created =
-          Call("cuMemCreate", "cuMemCreate", 10020, &handle, static_cast<std::size_t>(made.bytes),
-               static_cast<const AllocationProp*>(&prop), Flags64{0});
-      created != kSuccess) {
-    return created;
-  }
-  Call("cuMemAddressReserve", "cuMemAddressReserve", 10020, &made.number,
-       static_cast<std::size_t>(made.bytes), std::size_t{0}, DevicePtr{0}, Flags64{0});
-  const Result mapped = Call("cuMemMap", "cuMemMap", 10020, made.number, static_cast<std::size_t>(made.bytes),
-                             std::size_t{0}, handle, Flags64{0});
-  // The mapping keeps the memory.
-  Call("cuMemRelease", "cuMemRelease", 10020, handle);
-  return mapped;
-}
-
-Result AllocateArray(Held& made) {
-  ArrayDescriptor descriptor{.width = made.bytes / 4096, .height = 1024, .format = 0x20, .channels = 1};
-  Array array = nullptr;
-  const Result result = Call("cuArrayCreate_v2", "cuArrayCreate", 3020, &array,
-                             static_cast<const ArrayDescriptor*>(&descriptor));
-  made.number = reinterpret_cast<std::uint64_t>(array);
-  return result;
-}
-
-Result AllocateMipmapped(Held& made) {  // two levels: four fifths and one fifth
-  Array3dDescriptor descriptor{};
-  const bool has_layers = made.kind == "layered";
-  descriptor.width = 1024;
-  descriptor.height = made.bytes / 5 / 1024 / (has_layers ? 8 : 1);
-  descriptor.depth = has_layers ? 8 : 0;
-  descriptor.flags = has_layers ? 1 : 0;  // CUDA_ARRAY3D_LAYERED
-  descriptor.format = 0x20;
-  descriptor.channels = 1;
-  MipmappedArray array = nullptr;
-  const Result result = Call("cuMipmappedArrayCreate", "cuMipmappedArrayCreate", 5000, &array,
-                             static_cast<const Array3dDescriptor*>(&descriptor), 2U);
-  made.number = reinterpret_cast<std::uint64_t>(array);
-  return result;
-}
-
-void DestroyGraph(Held& old) {
-  Call("cuGraphExecDestroy", "cuGraphExecDestroy", 10000, old.executable);
-  Call("cuGraphDestroy", "cuGraphDestroy", 10000, old.graph);
-}
-
-Result Launch(Held& made, Stream stream) {
-  Result launched = Call("cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", 11040,
-                         &made.executable, made.graph, Flags64{made.kind == "uploaded" ? kGraphUpload : 0});
-  if (launched == kSuccess) launched = Call("cuGraphLaunch", "cuGraphLaunch", 10000, made.executable, stream);
-  if (launched != kSuccess || made.kind == "gone_graph") DestroyGraph(made);
-  return launched;
-}
-
-Result AllocateInGraph(Held& made) {
-  Call("cuGraphCreate", "cuGraphCreate", 10000, &made.graph, 0U);
-  MemAllocNodeParams params{};
-  params.pool.alloc_type = 1;
-  params.pool.location = {.type = kLocationDevice, .id = 0};
-  params.bytes = made.bytes;
-  GraphNode node = nullptr;
-  const Result added = Call("cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 11040, &node, made.graph,
-                            static_cast<const GraphNode*>(nullptr), std::size_t{0}, &params);
-  made.number = params.address;
-  return added == kSuccess ? Launch(made, nullptr) : added;
-}
-
-Result AllocateCaptured(Held& made) {
-  Stream stream = nullptr;
-  Call("cuStreamCreate", "cuStreamCreate", 2000, &stream, 1U);
-  Result result = Call("cuStreamBeginCapture_v2", "cuStreamBeginCapture", 10010, stream, 1);
-  if (result == kSuccess) {
-    result = Call("cuMemAllocAsync", "cuMemAllocAsync", 11020, &made.number,
-                  static_cast<std::size_t>(made.bytes), stream);
-    const Result ended = Call("cuStreamEndCapture", "cuStreamEndCapture", 10000, stream, &made.graph);
-    if (result == kSuccess) result = ended;
-  }
-  if (result == kSuccess) result = Launch(made, stream);
-  Call("cuStreamDestroy_v2", "cuStreamDestroy", 4000, stream);
-  return result;
-}
-
-/// A stream of device 1, made while device 0 is current before and after.
-Stream StreamOfDeviceOne() {
-  static Stream stream = nullptr;
-  if (stream != nullptr) return stream;
-  Context context = nullptr;
-  Call("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, &context, Device{1});
-  Call("cuCtxPushCurrent_v2", "cuCtxPushCurrent", 4000, context);
-  Call("cuStreamCreate", "cuStreamCreate", 2000, &stream, 1U);
-  Call("cuCtxPopCurrent_v2", "cuCtxPopCurrent", 4000, &context);
-  return stream;
-}
-
-Result AllocateOnDeviceOne(Held& made) {
-  if (made.kind == "stream_of_one") {
-    return Call("cuMemAllocAsync", "cuMemAllocAsync", 11020, &made.number,
-                static_cast<std::size_t>(made.bytes), StreamOfDeviceOne());
-  }
-  MemPool pool = nullptr;
-  Call("cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", 11020, &pool, Device{1});
-  return Call("cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, &made.number,
-              static_cast<std::size_t>(made.bytes), pool, Stream{nullptr});
-}
-
-MemPool made_pool = nullptr;  // by "make_pool"
-
-Result AllocateFromPool(Held& made) {  // of a pool that gives nothing back by itself
-  MemPoolProps props{};
-  const bool is_managed = made.kind == "managed_pool";
-  props.alloc_type = is_managed ? kAllocationManaged : 1;
-  props.location = {.type = is_managed ? CU_MEM_LOCATION_TYPE_NONE : kLocationDevice, .id = 0};
-  const Result result = Call("cuMemPoolCreate", "cuMemPoolCreate", 11020, &made.graph,
-                             static_cast<const MemPoolProps*>(&props));
-  if (result != kSuccess) return result;
-  std::uint64_t all = ~std::uint64_t{0};
-  Call("cuMemPoolSetAttribute", "cuMemPoolSetAttribute", 11020, made.graph, 4, static_cast<void*>(&all));
-  const Result taken = Call("cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, &made.number,
-                            static_cast<std::size_t>(made.bytes), made.graph, Stream{nullptr});
-  if (taken != kSuccess) Call("cuMemPoolDestroy", "cuMemPoolDestroy", 11020, made.graph);
-  return taken;
-}
-
-Result Allocate(Held& made) {
-  const auto bytes = static_cast<std::size_t>(made.bytes);
-  if (made.kind == "plain") return Call("cuMemAlloc_v2", "cuMemAlloc", 3020, &made.number, bytes);
-  if (made.kind == "managed") {
-    return Call("cuMemAllocManaged", "cuMemAllocManaged", 6000, &made.number, bytes, unsigned{1});
-  }
-  if (made.kind == "pitched") {
-    std::size_t pitch = 0;
-    return Call("cuMemAllocPitch_v2", "cuMemAllocPitch", 3020, &made.number, &pitch, bytes / 1024,
-                std::size_t{1024}, unsigned{4});
-  }
-  if (made.kind == "async") {
-    return Call("cuMemAllocAsync", "cuMemAllocAsync", 11020, &made.number, bytes, Stream{nullptr});
-  }
-  if (made.kind == "virtual") return AllocateVirtual(made);
-  if (made.kind == "array") return AllocateArray(made);
-  if (made.kind == "mipmapped" || made.kind == "layered") return AllocateMipmapped(made);
-  if (made.kind == "stream_of_one" || made.kind == "pool_of_one") return AllocateOnDeviceOne(made);
-  if (made.kind == "graph" || made.kind == "gone_graph" || made.kind == "uploaded") {
-    return AllocateInGraph(made);
-  }
-  if (made.kind == "captured") return AllocateCaptured(made);
-  if (made.kind == "pool" || made.kind == "managed_pool") return AllocateFromPool(made);
-  if (made.kind == "of_made_pool") {
-    return Call("cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, &made.number, bytes, made_pool,
-                Stream{nullptr});
-  }
-  return -1;
-}
-
-Result Free(Held old) {
-  if (old.kind == "stream_of_one") {
-    const Result freed = Call("cuMemFreeAsync", "cuMemFreeAsync", 11020, old.number, StreamOfDeviceOne());
-    Call("cuStreamSynchronize", "cuStreamSynchronize", 2000, StreamOfDeviceOne());
-    return freed;
-  }
-  if (old.kind == "async" || old.kind == "pool_of_one" || old.kind == "of_made_pool" ||
-      old.kind == "gone_graph" || old.graph != nullptr) {
-    const Result freed = Call("cuMemFreeAsync", "cuMemFreeAsync", 11020, old.number, Stream{nullptr});
-    Call("cuCtxSynchronize", "cuCtxSynchronize", 2000);
-    if (old.kind == "pool" || old.kind == "managed_pool") {
-      Call("cuMemPoolDestroy", "cuMemPoolDestroy", 11020, old.graph);
-    }
-    if (old.kind == "graph" || old.kind == "captured" || old.kind == "uploaded") DestroyGraph(old);
-    return freed;
-  }
-  if (old.kind == "opened") return Call("cuIpcCloseMemHandle", "cuIpcCloseMemHandle", 4010, old.number);
-  if (old.kind == "mipmapped" || old.kind == "layered") {
-    return Call("cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", 5000,
-                reinterpret_cast<MipmappedArray>(old.number));
-  }
-  if (old.kind == "virtual") {
-    const Result unmapped =
-        Call("cuMemUnmap", "cuMemUnmap", 10020, old.number, static_cast<std::size_t>(old.bytes));
-    Call("cuMemAddressFree", "cuMemAddressFree", 10020, old.number, static_cast<std::size_t>(old.bytes));
-    return unmapped;
-  }
-  if (old.kind == "array") {
-    return Call("cuArrayDestroy", "cuArrayDestroy", 2000, reinterpret_cast<Array>(old.number));
-  }
-  return Call("cuMemFree_v2", "cuMemFree", 3020, old.number);
-}
-
 std::string Answer(Result result) { return result == kSuccess ? "ok" : "error " + std::to_string(result); }
-
-/// A call with null where it writes its result, and valid parameters else.
-Result CallWithNull(const std::string& name) {
-  constexpr std::size_t kBytes = std::size_t{4} << 20;
-  DevicePtr* const no_address = nullptr;
-  std::size_t* const no_size = nullptr;
-  if (name == "cuDeviceTotalMem") return Call("cuDeviceTotalMem_v2", name.c_str(), 3020, no_size, Device{0});
-  if (name == "cuMemAlloc") return Call("cuMemAlloc_v2", name.c_str(), 3020, no_address, kBytes);
-  if (name == "cuMemAllocPitch") {
-    DevicePtr address = 0;
-    return Call("cuMemAllocPitch_v2", name.c_str(), 3020, &address, no_size, kBytes / 1024, std::size_t{1024},
-                unsigned{4});
-  }
-  if (name == "cuMemAllocManaged") {
-    return Call(name.c_str(), name.c_str(), 6000, no_address, kBytes, unsigned{1});
-  }
-  if (name == "cuMemAllocAsync") {
-    return Call(name.c_str(), name.c_str(), 11020, no_address, kBytes, Stream{nullptr});
-  }
-  if (name == "cuMemPoolCreate") {
-    MemPoolProps props{};
-    props.alloc_type = 1;
-    props.location = {.type = kLocationDevice, .id = 0};
-    return Call(name.c_str(), name.c_str(), 11020, static_cast<MemPool*>(nullptr),
-                static_cast<const MemPoolProps*>(&props));
-  }
-  if (name == "cuMemCreate") {
-    AllocationProp prop{};
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = {.type = kLocationDevice, .id = 0};
-    return Call(name.c_str(), name.c_str(), 10020, static_cast<Handle*>(nullptr), kBytes,
-                static_cast<const AllocationProp*>(&prop), Flags64{0});
-  }
-  if (name == "cuMemRetainAllocationHandle") {
-    return Call(name.c_str(), name.c_str(), 11000, static_cast<Handle*>(nullptr),
-                static_cast<void*>(nullptr));
-  }
-  if (name == "cuMemImportFromShareableHandle") {
-    return Call(name.c_str(), name.c_str(), 10020, static_cast<Handle*>(nullptr), static_cast<void*>(nullptr),
-                1);
-  }
-  if (name == "cuIpcOpenMemHandle") {
-    return Call("cuIpcOpenMemHandle_v2", name.c_str(), 11000, no_address, IpcMemHandle{}, 1U);
-  }
-  if (name == "cuArrayCreate") {
-    const ArrayDescriptor descriptor{.width = 1024, .height = 1024, .format = 0x20, .channels = 1};
-    return Call("cuArrayCreate_v2", name.c_str(), 3020, static_cast<Array*>(nullptr), &descriptor);
-  }
-  if (name == "cuMipmappedArrayCreate") {
-    Array3dDescriptor descriptor{};
-    descriptor.width = descriptor.height = 1024;
-    descriptor.format = 0x20;
-    descriptor.channels = 1;
-    return Call(name.c_str(), name.c_str(), 5000, static_cast<MipmappedArray*>(nullptr),
-                static_cast<const Array3dDescriptor*>(&descriptor), 2U);
-  }
-  if (name == "cuGraphInstantiateWithFlags") {
-    Graph graph = nullptr;
-    Call("cuGraphCreate", "cuGraphCreate", 10000, &graph, 0U);
-    MemAllocNodeParams params{};
-    params.pool.alloc_type = 1;
-    params.pool.location = {.type = kLocationDevice, .id = 0};
-    params.bytes = kBytes;
-    GraphNode node = nullptr;
-    Call("cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 11040, &node, graph,
-         static_cast<const GraphNode*>(nullptr), std::size_t{0}, &params);
-    const Result made = Call(name.c_str(), name.c_str(), 11040, static_cast<GraphExec*>(nullptr), graph,
-                             Flags64{kGraphUpload});
-    Call("cuGraphDestroy", "cuGraphDestroy", 10000, graph);
-    return made;
-  }
-  if (name == "cuCtxAttach") {
-    return Call(name.c_str(), name.c_str(), 2000, static_cast<Context*>(nullptr), 0U);
-  }
-  if (name == "cuGetProcAddress") {
-    return Call(name.c_str(), name.c_str(), 11030, "cuMemAlloc", static_cast<void**>(nullptr), 3020,
-                Flags64{0});
-  }
-  return -1;
-}
 
 /// NVML's figures of device 0 into `memory`: total, free, used.
 Result NvmlMemory(unsigned long long* memory) {
@@ -499,13 +222,7 @@ std::string Obey(std::istringstream& words) {
     return Answer(
         Call("cuMemPoolSetAttribute", "cuMemPoolSetAttribute", 11020, pool, 4, static_cast<void*>(&all)));
   }
-  if (verb == "make_pool") {
-    MemPoolProps props{};
-    props.alloc_type = 1;
-    props.location = {.type = kLocationDevice, .id = 0};
-    return Answer(Call("cuMemPoolCreate", "cuMemPoolCreate", 11020, &made_pool,
-                       static_cast<const MemPoolProps*>(&props)));
-  }
+  if (verb == "make_pool") return Answer(MakePool());
   if (verb == "make_context") {  // current from here on
     Context context = nullptr;
     return Answer(Call("cuCtxCreate_v2", "cuCtxCreate", 3020, &context, 0U, Device{0}));
