@@ -50,8 +50,7 @@ absl::Status AskForTop(Connection& connection, TopModel& model) {
 absl::StatusOr<std::unique_ptr<TopFeed>> TopFeed::Start(const CommonOptions& options, Connection connection,
                                                         TopModel first, std::chrono::milliseconds interval) {
   UniqueFd news(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!news)
-    return absl::ErrnoToStatus(errno, "lgpu top cannot start: no file descriptor to wait for input with");
+  if (!news) return absl::ErrnoToStatus(errno, "lgpu top cannot start: no file descriptor to wait with");
   CommonOptions quick = options;
   quick.timeout = std::min(options.timeout, kLongestAnswer);
   std::unique_ptr<TopFeed> feed(
