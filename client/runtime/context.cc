@@ -73,6 +73,10 @@ void Context::Retire() {
   if (state_ != nullptr) state_->Retire();
 }
 
+void Context::LetTensorsKeep(std::weak_ptr<void> owner) {
+  if (state_ != nullptr) state_->LetTensorsKeep(std::move(owner));
+}
+
 Context::ExportCount Context::Exports() const {
   return state_ == nullptr ? ExportCount() : state_->exports();
 }
@@ -173,6 +177,12 @@ absl::StatusOr<Tensor> Context::ConstantBytes(DType dtype, const Shape& shape,
                                               std::span<const std::byte> values) const {
   if (state_ == nullptr) return NoContext();
   return internal::MakeConstant(state_, {dtype, shape}, values);
+}
+
+absl::StatusOr<Tensor> Context::ScalarBeside(const Tensor& tensor, std::span<const std::byte> value) {
+  const auto& buffer = internal::TensorBuffer::Of(tensor);
+  if (buffer == nullptr) return absl::InvalidArgumentError("the Tensor beside the number has no value");
+  return internal::MakeConstant(buffer->state(), {tensor.dtype(), Shape{}}, value);
 }
 
 absl::StatusOr<MemoryStats> Context::GetMemoryStats(std::string_view device) const {

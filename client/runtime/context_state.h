@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -51,6 +52,14 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   /// last one does the rest.
   void Retire();
   bool IsRetired() const { return retired_.load(); }
+
+  /// Context::LetTensorsKeep. Callers have not shared the Context yet.
+  void LetTensorsKeep(std::weak_ptr<void> owner) { owner_ = std::move(owner); }
+  /// What the first tensor of a chain of ops holds; the outputs of an op hold what its inputs hold.
+  static std::shared_ptr<ContextState> ForTensors(const std::shared_ptr<ContextState>& state) {
+    const std::shared_ptr<void> owner = state->owner_.lock();
+    return owner == nullptr ? state : std::shared_ptr<ContextState>(owner, state.get());
+  }
 
   /// Memory of a GPU is lent outside, until RemoveExport. FAILED_PRECONDITION: the devices are shut down.
   absl::Status AddExport(Bytes bytes);
@@ -153,6 +162,7 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   // The end of the last loan closes. A thread that ends a loan reads it then, and Retire, which writes it,
   // looks for loans then: one of the two finds the other.
   std::atomic<bool> retired_{false};
+  std::weak_ptr<void> owner_;  // of the Context, for its tensors; constant once the Context is shared
   Mutex kept_mutex_;
   // Itself, from LeaveToLastOp to EndRetired.
   std::shared_ptr<ContextState> kept_ ABSL_GUARDED_BY(kept_mutex_);

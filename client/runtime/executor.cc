@@ -310,8 +310,9 @@ absl::StatusOr<Tensor> MakeConstant(std::shared_ptr<ContextState> state, const T
   LGPU_ASSIGN_OR_RETURN(const Decision decision, Decide(*state, EagerConstOp(), spec.dtype));
   state->recorder().BeforeOp(EagerConstOp(), *decision.device);
   const std::uint64_t submitted = MonotonicNanoseconds();
-  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
-                        MakeFromHost(state, *decision.device, spec, EagerConstOp(), values));
+  LGPU_ASSIGN_OR_RETURN(
+      std::shared_ptr<TensorBuffer> output,
+      MakeFromHost(ContextState::ForTensors(state), *decision.device, spec, EagerConstOp(), values));
   state->recorder().AfterOp(EagerConstOp(), spec.dtype, decision.request, *decision.device,
                             decision.placement.soft_placed, output->bytes(),
                             {submitted, MonotonicNanoseconds()});
@@ -350,7 +351,7 @@ absl::StatusOr<Tensor> MakeImported(const std::shared_ptr<ContextState>& state, 
   state->recorder().BeforeOp(EagerConstOp(), device);
   const std::uint64_t submitted = MonotonicNanoseconds();
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
-                        MakeFromOutside(state, reader, spec, EagerConstOp(), data));
+                        MakeFromOutside(ContextState::ForTensors(state), reader, spec, EagerConstOp(), data));
   if (&device != &reader) {
     LGPU_ASSIGN_OR_RETURN(output, CopyTo(output, device, EagerConstOp()));
   }

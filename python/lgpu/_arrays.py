@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 import numpy as np
 
@@ -74,6 +74,49 @@ def _as_tensorflow(array: np.ndarray) -> np.ndarray:
     if array.dtype == np.int64 and (array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)):
         return array.astype(np.int32)
     return array
+
+
+def number_beside(tensor: Any, number: Any) -> Optional[bytes]:
+    """The bytes of a number beside a tensor, in the tensor's element type, as TensorFlow takes it; None: it is no number."""
+    value = number.item() if isinstance(number, np.generic) else number
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    name = tensor.dtype_name
+    if isinstance(value, float) and name in ("int32", "int64"):
+        raise TypeError(f"{value} beside a Tensor of {name} would be rounded: write lgpu.cast(tensor, 'float32') in place of the "
+                        "tensor, or a whole number")
+    try:
+        return np.array(value, dtype_of(name)).tobytes()
+    except OverflowError:
+        larger = "a smaller number" if name == "int64" else "lgpu.cast(tensor, 'int64') in place of the tensor"
+        raise errors.InvalidArgumentError(f"{value} does not fit {name}, the element type of the Tensor beside it: write "
+                                          f"{larger}") from None
+
+
+# lgpu's functions by the names of numpy's.
+_FUNCTIONS = {"add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide", "negative": "negative",
+              "matmul": "matmul", "dot": "matmul", "sum": "reduce_sum", "mean": "reduce_mean", "transpose": "transpose",
+              "concatenate": "concat", "reshape": "reshape"}
+_REVERSED = {"add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", "divide": "__rtruediv__"}
+
+
+def refuse_function(tensor: Any, function: Any) -> NoReturn:
+    """A function of numpy's was called with a Tensor."""
+    name = getattr(function, "__name__", "the function")
+    own = f"lgpu.{_FUNCTIONS[name]}, or " if name in _FUNCTIONS else ""
+    raise TypeError(f"numpy.{name} would copy the Tensor to the host unseen: write {own}numpy.{name} of tensor.numpy(), which is "
+                    "a copy, or of numpy.from_dlpack(tensor), which shares the memory")
+
+
+def of_ufunc(tensor: Any, function: Any, inputs: tuple[Any, ...]) -> Any:
+    """numpy sends `number * tensor` here where the number is its own, and every call of a ufunc with a Tensor."""
+    name = function.__name__
+    if name in _REVERSED and len(inputs) == 2 and isinstance(inputs[0], np.generic) and inputs[1] is tensor:
+        return getattr(tensor, _REVERSED[name])(inputs[0])
+    if any(isinstance(one, np.ndarray) for one in inputs):
+        raise TypeError("a Tensor and an array of numpy's meet in one operation: write lgpu.constant(array) in place of the "
+                        "array, or tensor.numpy() in place of the Tensor")
+    refuse_function(tensor, function)
 
 
 def bytes_of(array: np.ndarray) -> np.ndarray:

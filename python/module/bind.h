@@ -22,7 +22,9 @@ void BindConfig(nanobind::module_& module);
 void BindContext(nanobind::module_& module);
 void BindDistribute(nanobind::module_& module);
 void BindMemory(nanobind::module_& module);
+void BindOperators(nanobind::class_<Tensor>& tensor);
 void BindOps(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
+void BindSignatures(nanobind::module_& module);
 void BindTensor(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
 void BindTorch(nanobind::module_& module);
 

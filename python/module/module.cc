@@ -38,8 +38,10 @@ NB_MODULE(_core_of_nanobind, module) {
   lgpu::python::BindMemory(module);
   lgpu::python::BindScopes(module);
   lgpu::python::BindOps(module, tensor);
+  lgpu::python::BindOperators(tensor);
   lgpu::python::BindDlpack(module);
   lgpu::python::BindDistribute(module);
+  lgpu::python::BindSignatures(module);
   lgpu::python::BindTorch(module);
 }
 

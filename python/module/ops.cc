@@ -42,14 +42,21 @@ Tensor CallTranspose(const Tensor& input, const std::optional<std::vector<int>>&
   if (perm) order = *perm;
   return Check(InScopes([&] { return Transpose(input, order); }));
 }
+/// One dimension, an int or one of numpy's, or several.
+std::vector<int> AxesOf(nb::handle axis) {
+  try {
+    if (PyIndex_Check(axis.ptr()) != 0 && PySequence_Check(axis.ptr()) == 0) return {nb::cast<int>(axis)};
+    return nb::cast<std::vector<int>>(axis);
+  } catch (const nb::cast_error&) {
+    throw nb::type_error(("axis is " + nb::cast<std::string>(nb::repr(axis)) +
+                          "; it is a number of a dimension, a list of them, or None for all")
+                             .c_str());
+  }
+}
 template <absl::StatusOr<Tensor> (*op)(const Tensor&, const ReduceOptions&)>
 Tensor CallReduce(const Tensor& input, nb::handle axis, bool keepdims) {
   ReduceOptions options{.keep_dims = keepdims};
-  if (nb::isinstance<nb::int_>(axis)) {
-    options.axes = {nb::cast<int>(axis)};
-  } else if (!axis.is_none()) {
-    options.axes = nb::cast<std::vector<int>>(axis);
-  }
+  if (!axis.is_none()) options.axes = AxesOf(axis);
   return Check(InScopes([&] { return op(input, options); }));
 }
 
@@ -94,12 +101,14 @@ void BindMatrixOps(nb::module_& module) {
 void BindOtherOps(nb::module_& module) {
   module
       .def("reduce_sum", &CallReduce<&ReduceSum>, "input"_a, "axis"_a = nb::none(), "keepdims"_a = false,
-           nb::sig("def reduce_sum(input: Tensor, axis: int | collections.abc.Sequence[int] | None = None, "
-                   "keepdims: bool = False) -> Tensor"),
+           nb::sig("def reduce_sum(input: Tensor, axis: typing.SupportsIndex | "
+                   "collections.abc.Sequence[typing.SupportsIndex] | None = None, keepdims: bool = False) -> "
+                   "Tensor"),
            "The sum over the dimensions in axis, or over all.")
       .def("reduce_mean", &CallReduce<&ReduceMean>, "input"_a, "axis"_a = nb::none(), "keepdims"_a = false,
-           nb::sig("def reduce_mean(input: Tensor, axis: int | collections.abc.Sequence[int] | None = None, "
-                   "keepdims: bool = False) -> Tensor"),
+           nb::sig("def reduce_mean(input: Tensor, axis: typing.SupportsIndex | "
+                   "collections.abc.Sequence[typing.SupportsIndex] | None = None, keepdims: bool = False) -> "
+                   "Tensor"),
            "The mean over the dimensions in axis, or over all.")
       .def(
           "sparse_softmax_cross_entropy_with_logits",
@@ -151,14 +160,6 @@ void BindOps(nb::module_& module, nb::class_<Tensor>& tensor) {
   BindMatrixOps(module);
   BindOtherOps(module);
   tensor
-      .def(
-          "__matmul__", [](const Tensor& a, const Tensor& b) { return CallMatMul(a, b, false, false); },
-          nb::is_operator())
-      .def("__add__", &Call2<&Add>, nb::is_operator())
-      .def("__sub__", &Call2<&Subtract>, nb::is_operator())
-      .def("__mul__", &Call2<&Multiply>, nb::is_operator())
-      .def("__truediv__", &Call2<&Divide>, nb::is_operator())
-      .def("__neg__", &Call1<&Negative>)
       .def_prop_ro(
           "T", [](const Tensor& self) { return CallTranspose(self, {}); },
           "The tensor with its dimensions in reverse order, a copy.")

@@ -1,8 +1,9 @@
 #include "python/module/py_context.h"
 
+#include <atomic>
 #include <chrono>
 #include <future>
-#include <set>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -17,29 +18,27 @@ namespace {
 
 constexpr std::chrono::seconds kEndPatience{2};
 
-bool ended = false;
+std::atomic<bool> ended{false};
 
-/// All that there are. The set is never destroyed: Python's objects may outlive the objects of this file.
-std::set<PyContext*>& All() {
-  static auto* const all = new std::set<PyContext*>();
+/// All that there are, and some that have gone. The interpreter's lock guards it. It is never destroyed:
+/// Python's objects may outlive the objects of this file.
+std::vector<std::weak_ptr<Context>>& All() {
+  static auto* const all = new std::vector<std::weak_ptr<Context>>();
   return *all;
+}
+
+/// Any thread may let the last owner go, with the interpreter's lock or without it. At the end of the
+/// interpreter the Context has ended already, or a thread inside of it would be waited for: then it stays.
+void End(Context* context) {
+  if (!ended.load()) LetGo(std::shared_ptr<Context>(context));
 }
 
 }  // namespace
 
-PyContext::PyContext(Context context) : context_(std::make_shared<Context>(std::move(context))) {
-  All().insert(this);
-}
-
-PyContext::~PyContext() {
-  All().erase(this);
-  if (ended) {
-    // It has gone already, or a thread inside of it would be waited for.
-    static auto* const kept = new std::vector<std::shared_ptr<Context>>();
-    kept->push_back(std::move(context_));
-  } else {
-    LetGo(std::move(context_));
-  }
+PyContext::PyContext(Context context) : context_(new Context(std::move(context)), &End) {
+  context_->LetTensorsKeep(context_);
+  std::erase_if(All(), [](const std::weak_ptr<Context>& one) { return one.expired(); });
+  All().push_back(context_);
 }
 
 void PyContext::Retire() {
@@ -48,9 +47,11 @@ void PyContext::Retire() {
 
 // A thread for each: one whose op does not end keeps no other Context open.
 void PyContext::RetireAll() {
-  ended = true;
+  ended.store(true);
   std::vector<std::shared_ptr<Context>> contexts;
-  for (const PyContext* const one : All()) contexts.push_back(one->context_);
+  for (const std::weak_ptr<Context>& one : All()) {
+    if (std::shared_ptr<Context> context = one.lock()) contexts.push_back(std::move(context));
+  }
   if (contexts.empty()) return;
   const WithoutLock without_lock;
   std::vector<std::future<void>> retired;

@@ -7,12 +7,12 @@
 
 namespace lgpu::python {
 
-/// A PyContext is a Context that Python owns. Its end waits without the interpreter's lock: threads inside of
-/// it may need that lock to get out. The interpreter's lock guards it.
+/// A PyContext is a Context that Python and its tensors own: the last of them ends it. The end waits without
+/// the interpreter's lock: threads inside of the Context may need that lock to get out. The interpreter's
+/// lock guards the PyContext.
 class PyContext {
  public:
   explicit PyContext(Context context);
-  ~PyContext();
   PyContext(const PyContext&) = delete;
   PyContext& operator=(const PyContext&) = delete;
 
@@ -26,7 +26,7 @@ class PyContext {
   static void RetireAll();
 
  private:
-  std::shared_ptr<Context> context_;
+  const std::shared_ptr<Context> context_;
 };
 
 }  // namespace lgpu::python

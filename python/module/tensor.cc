@@ -73,11 +73,6 @@ void BindTensor(nb::module_& module, nb::class_<Tensor>& tensor) {
       .def(
           "__repr__", [](nb::handle self) { return Arrays("text_of")(self); },
           nb::sig("def __repr__(self) -> str"))
-      .def("__len__",
-           [](const Tensor& self) {
-             if (self.shape().rank() == 0) throw nb::type_error("a Tensor without dimensions has no len()");
-             return self.shape()[0];
-           })
       .def("__bool__", [](nb::handle self) { return nb::cast<bool>(nb::bool_(Arrays("to_numpy")(self))); })
       .def("__float__", [](nb::handle self) { return nb::float_(Arrays("to_numpy")(self).attr("item")()); })
       .def("__int__", [](nb::handle self) { return nb::int_(Arrays("to_numpy")(self).attr("item")()); })
@@ -97,8 +92,6 @@ void BindTensor(nb::module_& module, nb::class_<Tensor>& tensor) {
           "__dlpack_device__", &DlpackDevice, nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
           "(1, 0), memory of the CPU, for tensors on the CPU and on simulated GPUs; (2, CUDA's number of the "
           "card) on a real GPU.");
-  // numpy refuses `array + tensor` then, and does not copy the tensor to the host for it.
-  tensor.attr("__array_ufunc__") = nb::none();
   module.attr("Tensor") = tensor;
 }
 

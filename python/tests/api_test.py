@@ -34,9 +34,9 @@ class ApiTest(unittest.TestCase):
                                (-a, [[-1, -2]]), (a.T, [[1], [2]]), (a.reshape([2]), [1, 2])):
             np.testing.assert_array_equal(made.numpy(), expected)
 
-    def test_operators_take_tensors_only(self):
+    def test_operators_take_tensors_and_numbers_only(self):
         a = self.ctx.constant([1.0])
-        for wrong in (lambda: a + 1, lambda: 1 + a, lambda: a @ "x", lambda: a + np.ones(1, np.float32),
+        for wrong in (lambda: a + "1", lambda: a @ 1, lambda: a @ "x", lambda: a + [1.0], lambda: a + True, lambda: None - a, lambda: a + np.ones(1, np.float32),
                       lambda: np.ones(1, np.float32) + a):
             self.assertRaises(TypeError, wrong)
 

@@ -176,6 +176,11 @@ class LGPU_API Context {
   /// can free any more go at once.
   void Retire();
 
+  /// Tensors that are made from here on keep `owner`, as long as it is there. A binding passes the object
+  /// that owns this Context: its tensors then keep the Context open, and the last of them ends it. Callers
+  /// have not shared the Context yet.
+  void LetTensorsKeep(std::weak_ptr<void> owner);
+
   /// Exports of tensors on its GPUs that are in use.
   struct ExportCount {
     std::uint64_t exports = 0;
@@ -226,6 +231,9 @@ class LGPU_API Context {
   }
   absl::StatusOr<Tensor> ConstantBytes(DType dtype, const Shape& shape,
                                        std::span<const std::byte> values) const;
+  /// A constant in the Context of `tensor`, of its element type and without dimensions: the number beside a
+  /// tensor in `2 * tensor`.
+  static absl::StatusOr<Tensor> ScalarBeside(const Tensor& tensor, std::span<const std::byte> value);
   /// A tensor of that shape with `value` everywhere: `Fill<float>({2, 3}, 0.5)`. The ops are a constant and
   /// Fill.
   template <typename T, internal::ElementValue<T> V>
