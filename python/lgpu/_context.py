@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from lgpu import _core
+from lgpu import _core, _signatures  # gives the methods of a Tensor signatures
 from lgpu._state import innermost_scope, open_contexts
 from lgpu.errors import ExportsInUseError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 

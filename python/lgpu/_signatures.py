@@ -21,22 +21,22 @@ def _doc_of(function: Any, name: str, first: str) -> str:
     return f"{name}({re.sub('^self', first, ast.unparse(arguments))})\n--\n\n{doc or ''}"
 
 
-def _described(value: Any) -> Any:
-    if type(value).__name__ == "nb_func":
-        return _core._describe_function(value, value.__name__, _doc_of(value, value.__name__, "self"))
-    if isinstance(value, type):
-        for name, member in list(vars(value).items()):
-            if type(member).__name__ == "nb_method" and not name.startswith("__"):
-                _core._describe_method(value, name, _doc_of(member, name, "$self"))
-    return value
+def _described(function: Any) -> Any:
+    return _core._describe_function(function, function.__name__, _doc_of(function, function.__name__, "self"))
 
 
-_shown = {name: _described(value) for name, value in vars(_core).items() if not name.startswith("_")}
+def _describe_methods(kind: type) -> None:
+    for name, member in list(vars(kind).items()):
+        if type(member).__name__ == "nb_method" and not name.startswith("__"):
+            _core._describe_method(kind, name, _doc_of(member, name, "$self"))
+
+
+for _kind in (_core.Tensor, _core.MirroredStrategy, _core.MirroredVariable, _core.PerReplica, _core.Replica, _core.SGD):
+    _describe_methods(_kind)
+_functions = {name: _described(value) for name, value in vars(_core).items()
+              if type(value).__name__ == "nb_func" and not name.startswith("_")}
 
 
 def __getattr__(name: str) -> Any:
     """`lgpu._signatures.matmul` is `lgpu._core.matmul` with a signature."""
-    try:
-        return _shown[name]
-    except KeyError:
-        raise AttributeError(f"module 'lgpu._signatures' has no attribute {name!r}") from None
+    return _functions[name] if name in _functions else getattr(_core, name)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from lgpu import _core
 from lgpu._context import Context, current
-from lgpu._core import (SGD, MirroredVariable, PerReplica, Replica, dense, dense_grad, mean_squared_error,
-                        sparse_categorical_crossentropy)
 from lgpu._state import open_contexts
+
+if TYPE_CHECKING:
+    from lgpu._core import (SGD, MirroredVariable, PerReplica, Replica, dense, dense_grad, mean_squared_error,
+                            sparse_categorical_crossentropy)
+else:
+    from lgpu._signatures import (SGD, MirroredVariable, PerReplica, Replica, dense, dense_grad, mean_squared_error,
+                                  sparse_categorical_crossentropy)
 
 __all__ = ["SGD", "MirroredStrategy", "MirroredVariable", "PerReplica", "Replica", "dense", "dense_grad",
            "glorot_uniform", "mean_squared_error", "sparse_categorical_crossentropy", "zeros"]

