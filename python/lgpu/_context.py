@@ -154,7 +154,7 @@ def _sink(kept: weakref.ref[_LogSink]) -> Callable[[str], None]:
 
 class Context:
     """The connection of a program to its logical devices. It holds a lease, and gives everything back when it is closed,
-    when its `with` block ends, or when it is garbage.
+    when its `with` block ends, or when it and its tensors are garbage.
 
     devices: how many, or a list of lgpu.Device. memory_limit: of each, where `devices` is a number. lease: the handle or
     name of a lease to attach to. endpoint: a runtime directory of lgpud, "local", or "local:2x1GiB". config: an
