@@ -398,7 +398,7 @@ TEST(ConfigTest, AnAddressThatOtherMachinesReachNeedsAToken) {
   Write(path, "[http]\nlisten = \"9400\"\n");  // of 127.0.0.1
   EXPECT_EQ(LoadConfig(flags, {}).status(), absl::OkStatus());
   Write(path, "[http]\nlisten = \"http\"\n");
-  EXPECT_THAT(std::string(LoadConfig(flags, {}).status().message()), HasSubstr("no ADDRESS:PORT"));
+  EXPECT_THAT(std::string(LoadConfig(flags, {}).status().message()), HasSubstr("is not ADDRESS:PORT"));
   Write(path, "[http]\nlisten = \"0.0.0.0:9400\"\ntoken_file = \"/t\"\n");
   EXPECT_EQ(LoadConfig(flags, {}).status(), absl::OkStatus());
 }

@@ -249,7 +249,7 @@ TEST_F(FiguresTest, MemoryThatIsFreedWhileTheDaemonHangsIsBackWhenItAnswers) {
   const std::string lease = CreateLease("14GiB");
   auto client = StartIn(lease);
   auto other = StartIn(lease);
-  EXPECT_EQ(Ask(*client, absl::StrCat("plain_many 6000 ", 2 * kMiB)), "ok 6000 0");
+  EXPECT_EQ(Ask(*client, absl::StrCat("plain_many 1500 ", 8 * kMiB)), "ok 1500 0");
   machine_.Stop(daemon_->program());
   EXPECT_EQ(Ask(*client, "drop_all"), "ok") << "more frees than a socket has room for";
   daemon_->program().Signal(SIGCONT);
