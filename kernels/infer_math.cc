@@ -11,54 +11,6 @@
 
 namespace lgpu {
 
-namespace {
-
-absl::StatusOr<TensorSpec> InferSame(std::string_view op, Specs inputs) {
-  if (absl::Status status = CheckInputCount(op, 1, inputs.size()); !status.ok()) return status;
-  return inputs[0];
-}
-
-absl::StatusOr<TensorSpec> InferBroadcast(std::string_view op, Specs inputs) {
-  if (absl::Status status = CheckInputCount(op, 2, inputs.size()); !status.ok()) return status;
-  const TensorSpec& a = inputs[0];
-  const TensorSpec& b = inputs[1];
-  if (a.dtype != b.dtype) return WrongDType(op, 1, a.dtype, b.dtype);
-  const int rank = std::max(a.shape.rank(), b.shape.rank());
-  std::vector<std::int64_t> dimensions(static_cast<std::size_t>(rank), 1);
-  for (int d = 1; d <= rank; ++d) {  // from the last one
-    const std::int64_t in_a = d <= a.shape.rank() ? a.shape[a.shape.rank() - d] : 1;
-    const std::int64_t in_b = d <= b.shape.rank() ? b.shape[b.shape.rank() - d] : 1;
-    if (in_a != in_b && in_a != 1 && in_b != 1) {
-      return absl::InvalidArgumentError(
-          Cat("Incompatible shapes: ", a.shape.ToString(), " vs. ", b.shape.ToString()));
-    }
-    dimensions[static_cast<std::size_t>(rank - d)] = in_a == 1 ? in_b : in_a;
-  }
-  absl::StatusOr<Shape> shape = Shape::Make(dimensions);
-  if (!shape.ok()) return shape.status();
-  return TensorSpec{a.dtype, *shape};
-}
-
-absl::StatusOr<TensorSpec> InferReduce(std::string_view op, Specs inputs, const OpAttributes& attributes) {
-  if (absl::Status status = CheckInputCount(op, 1, inputs.size()); !status.ok()) return status;
-  const Shape& shape = inputs[0].shape;
-  const absl::StatusOr<std::uint32_t> reduced = ReducedAxes(shape, attributes.axes);
-  if (!reduced.ok()) return reduced.status();
-  std::vector<std::int64_t> dimensions;
-  for (int d = 0; d < shape.rank(); ++d) {
-    if ((*reduced >> d & 1U) == 0) {
-      dimensions.push_back(shape[d]);
-    } else if (attributes.keep_dims) {
-      dimensions.push_back(1);
-    }
-  }
-  absl::StatusOr<Shape> kept = Shape::Make(dimensions);
-  if (!kept.ok()) return kept.status();
-  return TensorSpec{inputs[0].dtype, *kept};
-}
-
-}  // namespace
-
 absl::StatusOr<std::uint32_t> ReducedAxes(const Shape& shape, const AxisList& axes) {
   if (axes.all) return (std::uint32_t{1} << shape.rank()) - 1;
   std::uint32_t reduced = 0;
@@ -86,28 +38,51 @@ AxisList TransposedOrder(const Shape& shape, const AxisList& axes) {
   return reversed;
 }
 
-absl::StatusOr<TensorSpec> InferNeg(Specs inputs, const OpAttributes&) { return InferSame("Neg", inputs); }
-absl::StatusOr<TensorSpec> InferRelu(Specs inputs, const OpAttributes&) { return InferSame("Relu", inputs); }
-absl::StatusOr<TensorSpec> InferAddV2(Specs inputs, const OpAttributes&) {
-  return InferBroadcast("AddV2", inputs);
-}
-absl::StatusOr<TensorSpec> InferSub(Specs inputs, const OpAttributes&) {
-  return InferBroadcast("Sub", inputs);
-}
-absl::StatusOr<TensorSpec> InferMul(Specs inputs, const OpAttributes&) {
-  return InferBroadcast("Mul", inputs);
-}
-absl::StatusOr<TensorSpec> InferRealDiv(Specs inputs, const OpAttributes&) {
-  return InferBroadcast("RealDiv", inputs);
-}
-absl::StatusOr<TensorSpec> InferSum(Specs inputs, const OpAttributes& attributes) {
-  return InferReduce("Sum", inputs, attributes);
-}
-absl::StatusOr<TensorSpec> InferMean(Specs inputs, const OpAttributes& attributes) {
-  return InferReduce("Mean", inputs, attributes);
+absl::StatusOr<TensorSpec> InferSame(const Op& op, Specs inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount(op.name, 1, inputs.size()); !status.ok()) return status;
+  return inputs[0];
 }
 
-absl::StatusOr<TensorSpec> InferConcat(Specs inputs, const OpAttributes&) {
+absl::StatusOr<TensorSpec> InferBroadcast(const Op& op, Specs inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount(op.name, 2, inputs.size()); !status.ok()) return status;
+  const TensorSpec& a = inputs[0];
+  const TensorSpec& b = inputs[1];
+  if (a.dtype != b.dtype) return WrongDType(op.name, 1, a.dtype, b.dtype);
+  const int rank = std::max(a.shape.rank(), b.shape.rank());
+  std::vector<std::int64_t> dimensions(static_cast<std::size_t>(rank), 1);
+  for (int d = 1; d <= rank; ++d) {  // from the last one
+    const std::int64_t in_a = d <= a.shape.rank() ? a.shape[a.shape.rank() - d] : 1;
+    const std::int64_t in_b = d <= b.shape.rank() ? b.shape[b.shape.rank() - d] : 1;
+    if (in_a != in_b && in_a != 1 && in_b != 1) {
+      return absl::InvalidArgumentError(
+          Cat("Incompatible shapes: ", a.shape.ToString(), " vs. ", b.shape.ToString()));
+    }
+    dimensions[static_cast<std::size_t>(rank - d)] = in_a == 1 ? in_b : in_a;
+  }
+  absl::StatusOr<Shape> shape = Shape::Make(dimensions);
+  if (!shape.ok()) return shape.status();
+  return TensorSpec{a.dtype, *shape};
+}
+
+absl::StatusOr<TensorSpec> InferReduce(const Op& op, Specs inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount(op.name, 1, inputs.size()); !status.ok()) return status;
+  const Shape& shape = inputs[0].shape;
+  const absl::StatusOr<std::uint32_t> reduced = ReducedAxes(shape, attributes.axes);
+  if (!reduced.ok()) return reduced.status();
+  std::vector<std::int64_t> dimensions;
+  for (int d = 0; d < shape.rank(); ++d) {
+    if ((*reduced >> d & 1U) == 0) {
+      dimensions.push_back(shape[d]);
+    } else if (attributes.keep_dims) {
+      dimensions.push_back(1);
+    }
+  }
+  absl::StatusOr<Shape> kept = Shape::Make(dimensions);
+  if (!kept.ok()) return kept.status();
+  return TensorSpec{inputs[0].dtype, *kept};
+}
+
+absl::StatusOr<TensorSpec> InferConcat(const Op& op, Specs inputs, const OpAttributes&) {
   if (inputs.empty()) return absl::InvalidArgumentError("Concat needs at least one tensor");
   const TensorSpec& first = inputs[0];
   if (first.shape.rank() == 0) {
@@ -117,7 +92,7 @@ absl::StatusOr<TensorSpec> InferConcat(Specs inputs, const OpAttributes&) {
   dimensions[0] = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Shape& shape = inputs[i].shape;
-    if (inputs[i].dtype != first.dtype) return WrongDType("ConcatV2", i, first.dtype, inputs[i].dtype);
+    if (inputs[i].dtype != first.dtype) return WrongDType(op.name, i, first.dtype, inputs[i].dtype);
     const std::string shapes =
         Cat("shape[0] = ", first.shape.ToString(), " vs. shape[", i, "] = ", shape.ToString());
     if (shape.rank() != first.shape.rank()) {
@@ -135,19 +110,20 @@ absl::StatusOr<TensorSpec> InferConcat(Specs inputs, const OpAttributes&) {
   return TensorSpec{first.dtype, *shape};
 }
 
-absl::StatusOr<TensorSpec> InferReluGrad(Specs inputs, const OpAttributes&) {
-  if (absl::Status status = CheckInputCount("ReluGrad", 2, inputs.size()); !status.ok()) return status;
-  if (inputs[0].dtype != inputs[1].dtype) return WrongDType("ReluGrad", 1, inputs[0].dtype, inputs[1].dtype);
+absl::StatusOr<TensorSpec> InferSameOfTwo(const Op& op, Specs inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount(op.name, 2, inputs.size()); !status.ok()) return status;
+  if (inputs[0].dtype != inputs[1].dtype) return WrongDType(op.name, 1, inputs[0].dtype, inputs[1].dtype);
   if (inputs[0].shape != inputs[1].shape) {
     return absl::InvalidArgumentError(
-        Cat("Inputs to operation ReluGrad of type ReluGrad must have the same size and shape.  Input 0: ",
-            inputs[0].shape.ToString(), " != input 1: ", inputs[1].shape.ToString()));
+        Cat("Inputs to operation ", op.name, " of type ", op.name,
+            " must have the same size and shape.  Input 0: ", inputs[0].shape.ToString(),
+            " != input 1: ", inputs[1].shape.ToString()));
   }
   return inputs[0];
 }
 
-absl::StatusOr<TensorSpec> InferFill(Specs inputs, const OpAttributes& attributes) {
-  if (absl::Status status = CheckInputCount("Fill", 1, inputs.size()); !status.ok()) return status;
+absl::StatusOr<TensorSpec> InferFill(const Op& op, Specs inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount(op.name, 1, inputs.size()); !status.ok()) return status;
   if (inputs[0].shape.elements() != 1 || inputs[0].shape.rank() > 1) {
     return absl::InvalidArgumentError(
         Cat("value must represent a scalar, got shape ", inputs[0].shape.ToString()));
@@ -155,8 +131,8 @@ absl::StatusOr<TensorSpec> InferFill(Specs inputs, const OpAttributes& attribute
   return TensorSpec{inputs[0].dtype, attributes.shape};
 }
 
-absl::StatusOr<TensorSpec> InferTranspose(Specs inputs, const OpAttributes& attributes) {
-  if (absl::Status status = CheckInputCount("Transpose", 1, inputs.size()); !status.ok()) return status;
+absl::StatusOr<TensorSpec> InferTranspose(const Op& op, Specs inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount(op.name, 1, inputs.size()); !status.ok()) return status;
   const Shape& shape = inputs[0].shape;
   const AxisList axes = TransposedOrder(shape, attributes.axes);
   if (axes.count != shape.rank()) {
@@ -187,14 +163,13 @@ absl::StatusOr<TensorSpec> InferTranspose(Specs inputs, const OpAttributes& attr
   return TensorSpec{inputs[0].dtype, *transposed};
 }
 
-absl::StatusOr<TensorSpec> InferSoftmaxCrossEntropy(Specs inputs, const OpAttributes&) {
-  constexpr std::string_view kName = "SparseSoftmaxCrossEntropyWithLogits";
-  if (absl::Status status = CheckInputCount(kName, 2, inputs.size()); !status.ok()) return status;
+absl::StatusOr<TensorSpec> InferSoftmaxCrossEntropy(const Op& op, Specs inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount(op.name, 2, inputs.size()); !status.ok()) return status;
   const TensorSpec& logits = inputs[0];
   const TensorSpec& labels = inputs[1];
   if (labels.dtype != DType::kInt32 && labels.dtype != DType::kInt64) {
     return absl::InvalidArgumentError(
-        Cat("cannot compute ", kName,
+        Cat("cannot compute ", op.name,
             " as input #1(zero-based) was expected to be a int32 or int64 tensor but is a ",
             DTypeName(labels.dtype), " tensor"));
   }

@@ -88,20 +88,30 @@ class Launcher {
   }
 };
 
-/// An Op is a name with a rule for its output. Ops live as long as the program (constant tables of
-/// functions, kernels/ops.cc).
+/// Of an op's kernels, by the dtype of input 0.
+enum class DTypes : std::uint8_t { kNone, kFloating, kAll };
+
+/// An Op is a name with a rule for its output. Ops live as long as the program (the list is
+/// kernels/op_list.h).
 struct Op {
   std::string_view name;  // "MatMul"
   int min_inputs;
   int max_inputs;  // -1: any number
-  /// dtype and shape of the first output, or INVALID_ARGUMENT with TensorFlow's text.
-  absl::StatusOr<TensorSpec> (*infer)(std::span<const TensorSpec> inputs, const OpAttributes& attributes);
+  absl::StatusOr<TensorSpec> (*infer)(const Op& op, std::span<const TensorSpec> inputs,
+                                      const OpAttributes& attributes);
   std::uint16_t index;  // position in AllOps(), and in the client page's table of names
+  DTypes on_gpus;
+  DTypes on_cpu;
   /// The op reads the shape of its input and not the values: no input is ever copied for it, and without
   /// another request it runs where its input is. Its kernels write their output on the host.
   bool metadata = false;
-  /// The second output, of inputs that `infer` accepted; null: there is one output only.
+  /// The second output, of inputs that Infer accepted; null: there is one output only.
   TensorSpec (*infer_second)(std::span<const TensorSpec> inputs, const OpAttributes& attributes) = nullptr;
+
+  /// dtype and shape of the first output, or INVALID_ARGUMENT with TensorFlow's text.
+  absl::StatusOr<TensorSpec> Infer(std::span<const TensorSpec> inputs, const OpAttributes& attributes) const {
+    return infer(*this, inputs, attributes);
+  }
 };
 
 /// A Kernel is an op's code for one device type and one dtype (of input 0).
@@ -110,7 +120,7 @@ struct Kernel {
   DeviceType device;
   DType dtype;
   int priority = 0;  // higher is preferred, before the device type
-  /// Launches the op; may be several launches. The outputs are as `infer` said and overlap no input.
+  /// Launches the op; may be several launches. The outputs are as Op::Infer said and overlap no input.
   absl::Status (*run)(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                       const OpAttributes& attributes, Launcher& launcher);
   /// The kernel calls the MatMulLibrary, which a machine may not have.

@@ -1,7 +1,9 @@
 #include <array>
+#include <cstdint>
 #include <limits>
 
 #include "kernels/infer.h"
+#include "kernels/op_list.h"
 #include "kernels/registry.h"
 #include "kernels/text.h"
 
@@ -20,11 +22,11 @@ absl::Status CheckInputCount(std::string_view op, std::size_t expected, std::siz
 
 namespace {
 
-absl::StatusOr<TensorSpec> InferMatMul(std::span<const TensorSpec> inputs, const OpAttributes& attributes) {
-  if (absl::Status status = CheckInputCount("MatMul", 2, inputs.size()); !status.ok()) return status;
+absl::StatusOr<TensorSpec> InferMatMul(const Op& op, Specs inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount(op.name, 2, inputs.size()); !status.ok()) return status;
   const TensorSpec& a = inputs[0];
   const TensorSpec& b = inputs[1];
-  if (a.dtype != b.dtype) return WrongDType("MatMul", 1, a.dtype, b.dtype);
+  if (a.dtype != b.dtype) return WrongDType(op.name, 1, a.dtype, b.dtype);
   if (a.shape.rank() != b.shape.rank()) {
     return absl::InvalidArgumentError(
         Cat("In[0] and In[1] has different ndims: ", a.shape.ToString(), " vs. ", b.shape.ToString()));
@@ -50,14 +52,14 @@ absl::StatusOr<TensorSpec> InferMatMul(std::span<const TensorSpec> inputs, const
   return TensorSpec{a.dtype, Shape{a.shape[a_row], b.shape[1 - b_row]}};
 }
 
-absl::StatusOr<TensorSpec> InferAddN(std::span<const TensorSpec> inputs, const OpAttributes&) {
+absl::StatusOr<TensorSpec> InferAddN(const Op& op, Specs inputs, const OpAttributes&) {
   if (inputs.empty()) {
     return absl::InvalidArgumentError(
         "Inputs must be an iterable of at least one Tensor/IndexedSlices with the same dtype and shape.");
   }
   const TensorSpec& first = inputs[0];
   for (std::size_t i = 1; i < inputs.size(); ++i) {
-    if (inputs[i].dtype != first.dtype) return WrongDType("AddN", i, first.dtype, inputs[i].dtype);
+    if (inputs[i].dtype != first.dtype) return WrongDType(op.name, i, first.dtype, inputs[i].dtype);
     if (inputs[i].shape != first.shape) {
       return absl::InvalidArgumentError(
           Cat("Inputs to operation AddN of type AddN must have the same size and shape.  Input 0: ",
@@ -67,8 +69,8 @@ absl::StatusOr<TensorSpec> InferAddN(std::span<const TensorSpec> inputs, const O
   return first;
 }
 
-absl::StatusOr<TensorSpec> InferCast(std::span<const TensorSpec> inputs, const OpAttributes& attributes) {
-  if (absl::Status status = CheckInputCount("Cast", 1, inputs.size()); !status.ok()) return status;
+absl::StatusOr<TensorSpec> InferCast(const Op& op, Specs inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount(op.name, 1, inputs.size()); !status.ok()) return status;
   if (ElementBytes(attributes.cast_to) == 0) {
     return absl::InvalidArgumentError(Cat("Cast of a ", DTypeName(inputs[0].dtype),
                                           " tensor to dtype number ", static_cast<int>(attributes.cast_to),
@@ -77,18 +79,8 @@ absl::StatusOr<TensorSpec> InferCast(std::span<const TensorSpec> inputs, const O
   return TensorSpec{attributes.cast_to, inputs[0].shape};
 }
 
-absl::StatusOr<TensorSpec> InferIdentity(std::span<const TensorSpec> inputs, const OpAttributes&) {
-  if (absl::Status status = CheckInputCount("Identity", 1, inputs.size()); !status.ok()) return status;
-  return inputs[0];
-}
-
-absl::StatusOr<TensorSpec> InferEagerConst(std::span<const TensorSpec> inputs, const OpAttributes&) {
-  if (absl::Status status = CheckInputCount("_EagerConst", 1, inputs.size()); !status.ok()) return status;
-  return inputs[0];
-}
-
-absl::StatusOr<TensorSpec> InferShape(std::span<const TensorSpec> inputs, const OpAttributes&) {
-  if (absl::Status status = CheckInputCount("Shape", 1, inputs.size()); !status.ok()) return status;
+absl::StatusOr<TensorSpec> InferShape(const Op& op, Specs inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount(op.name, 1, inputs.size()); !status.ok()) return status;
   const Shape& shape = inputs[0].shape;
   for (int axis = 0; axis < shape.rank(); ++axis) {
     if (shape[axis] > std::numeric_limits<std::int32_t>::max()) {
@@ -99,8 +91,8 @@ absl::StatusOr<TensorSpec> InferShape(std::span<const TensorSpec> inputs, const 
   return TensorSpec{DType::kInt32, Shape{shape.rank()}};
 }
 
-absl::StatusOr<TensorSpec> InferSize(std::span<const TensorSpec> inputs, const OpAttributes&) {
-  if (absl::Status status = CheckInputCount("Size", 1, inputs.size()); !status.ok()) return status;
+absl::StatusOr<TensorSpec> InferSize(const Op& op, Specs inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount(op.name, 1, inputs.size()); !status.ok()) return status;
   if (inputs[0].shape.elements() > std::numeric_limits<std::int32_t>::max()) {
     return absl::InvalidArgumentError(
         "Number of elements was larger than representable by 32-bit output type");
@@ -108,61 +100,41 @@ absl::StatusOr<TensorSpec> InferSize(std::span<const TensorSpec> inputs, const O
   return TensorSpec{DType::kInt32, Shape{}};
 }
 
-absl::StatusOr<TensorSpec> InferRank(std::span<const TensorSpec> inputs, const OpAttributes&) {
-  if (absl::Status status = CheckInputCount("Rank", 1, inputs.size()); !status.ok()) return status;
+absl::StatusOr<TensorSpec> InferRank(const Op& op, Specs inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount(op.name, 1, inputs.size()); !status.ok()) return status;
   return TensorSpec{DType::kInt32, Shape{}};
 }
 
-constexpr std::array<Op, 21> kOps = {{
-    {"MatMul", 2, 2, InferMatMul, 0},
-    {"AddN", 1, -1, InferAddN, 1},
-    {"Cast", 1, 1, InferCast, 2},
-    {"Identity", 1, 1, InferIdentity, 3},
-    {"_EagerConst", 1, 1, InferEagerConst, 4},
-    {"Shape", 1, 1, InferShape, 5, true},
-    {"Size", 1, 1, InferSize, 6, true},
-    {"Rank", 1, 1, InferRank, 7, true},
-    {"Neg", 1, 1, InferNeg, 8},
-    {"Relu", 1, 1, InferRelu, 9},
-    {"ReluGrad", 2, 2, InferReluGrad, 10},
-    {"AddV2", 2, 2, InferAddV2, 11},
-    {"Sub", 2, 2, InferSub, 12},
-    {"Mul", 2, 2, InferMul, 13},
-    {"RealDiv", 2, 2, InferRealDiv, 14},
-    {"Fill", 1, 1, InferFill, 15},
-    {"Transpose", 1, 1, InferTranspose, 16},
-    {"Sum", 1, 1, InferSum, 17},
-    {"Mean", 1, 1, InferMean, 18},
-    {"SparseSoftmaxCrossEntropyWithLogits", 2, 2, InferSoftmaxCrossEntropy, 19, false, InferSoftmaxGradient},
-    {"ConcatV2", 1, -1, InferConcat, 20},
-}};
+using enum DTypes;
+
+enum class Index : std::uint16_t {
+#define LGPU_OP_INDEX(op, ...) k##op,
+  LGPU_OPS(LGPU_OP_INDEX)
+#undef LGPU_OP_INDEX
+};
+
+constexpr auto kOps = std::to_array<Op>({
+#define LGPU_OP(op, called, fewest, most, rule, gpus, cpu, ...) \
+  {.name = called,                                              \
+   .min_inputs = fewest,                                        \
+   .max_inputs = most,                                          \
+   .infer = rule,                                               \
+   .index = static_cast<std::uint16_t>(Index::k##op),           \
+   .on_gpus = gpus,                                             \
+   .on_cpu = cpu __VA_OPT__(, ) __VA_ARGS__},
+    LGPU_OPS(LGPU_OP)
+#undef LGPU_OP
+});
 
 }  // namespace
 
 std::string_view DeviceTypeName(DeviceType type) { return type == DeviceType::kGpu ? "GPU" : "CPU"; }
 
 std::span<const Op> AllOps() { return kOps; }
-const Op& MatMulOp() { return kOps[0]; }
-const Op& AddNOp() { return kOps[1]; }
-const Op& CastOp() { return kOps[2]; }
-const Op& IdentityOp() { return kOps[3]; }
-const Op& EagerConstOp() { return kOps[4]; }
-const Op& ShapeOp() { return kOps[5]; }
-const Op& SizeOp() { return kOps[6]; }
-const Op& RankOp() { return kOps[7]; }
-const Op& NegOp() { return kOps[8]; }
-const Op& ReluOp() { return kOps[9]; }
-const Op& ReluGradOp() { return kOps[10]; }
-const Op& AddV2Op() { return kOps[11]; }
-const Op& SubOp() { return kOps[12]; }
-const Op& MulOp() { return kOps[13]; }
-const Op& RealDivOp() { return kOps[14]; }
-const Op& FillOp() { return kOps[15]; }
-const Op& TransposeOp() { return kOps[16]; }
-const Op& SumOp() { return kOps[17]; }
-const Op& MeanOp() { return kOps[18]; }
-const Op& SoftmaxCrossEntropyOp() { return kOps[19]; }
-const Op& ConcatOp() { return kOps[20]; }
+#define LGPU_OP_ACCESSOR(op, ...) \
+  const Op& op##Op() { return kOps[static_cast<std::size_t>(Index::k##op)]; }
+LGPU_OPS(LGPU_OP_ACCESSOR)
+#undef LGPU_OP_ACCESSOR
 
 std::vector<TensorSpec> ExampleInputs(const Op& op, DType dtype) {
   if (&op == &FillOp()) return {{dtype, {}}};

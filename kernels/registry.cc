@@ -13,7 +13,10 @@ namespace {
 constexpr std::array<DType, 6> kAllTypes = {DType::kFloat16, DType::kBFloat16, DType::kFloat32,
                                             DType::kFloat64, DType::kInt32,    DType::kInt64};
 
-bool IsFloating(DType dtype) { return dtype != DType::kInt32 && dtype != DType::kInt64; }
+bool Has(DTypes dtypes, DType dtype) {
+  const bool is_floating = dtype != DType::kInt32 && dtype != DType::kInt64;
+  return dtypes == DTypes::kAll || (dtypes == DTypes::kFloating && is_floating);
+}
 
 }  // namespace
 
@@ -42,22 +45,11 @@ KernelRegistry KernelRegistry::WithoutCode(const Options& options) {
   for (const DeviceType device : {DeviceType::kGpu, DeviceType::kCpu}) {
     const bool gpu = device == DeviceType::kGpu;
     for (const DType dtype : kAllTypes) {
-      if (!gpu || IsFloating(dtype)) registry.Add({&MatMulOp(), device, dtype, 0, nullptr});
-      registry.Add({&AddNOp(), device, dtype, 0, nullptr});
-      if (!gpu || options.cast_on_gpu) registry.Add({&CastOp(), device, dtype, 0, nullptr});
-      registry.Add({&IdentityOp(), device, dtype, 0, nullptr});
-      registry.Add({&EagerConstOp(), device, dtype, 0, nullptr});
-      for (const Op* op : {&ShapeOp(), &SizeOp(), &RankOp()}) registry.Add({op, device, dtype, 0, nullptr});
-      for (const Op* op :
-           {&NegOp(), &AddV2Op(), &SubOp(), &MulOp(), &FillOp(), &TransposeOp(), &SumOp(), &ConcatOp()}) {
-        registry.Add({op, device, dtype, 0, nullptr});
-      }
-      // As in TensorFlow, those of whole numbers are the CPU's alone.
-      for (const Op* op : {&ReluOp(), &ReluGradOp(), &MeanOp()}) {
-        if (!gpu || IsFloating(dtype)) registry.Add({op, device, dtype, 0, nullptr});
-      }
-      for (const Op* op : {&RealDivOp(), &SoftmaxCrossEntropyOp()}) {
-        if (IsFloating(dtype)) registry.Add({op, device, dtype, 0, nullptr});
+      for (const Op& op : AllOps()) {
+        const bool is_asked_for = &op == &CastOp() && options.cast_on_gpu;
+        if (is_asked_for || Has(gpu ? op.on_gpus : op.on_cpu, dtype)) {
+          registry.Add({&op, device, dtype, 0, nullptr});
+        }
       }
     }
   }

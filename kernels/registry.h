@@ -8,32 +8,16 @@
 #include <vector>
 
 #include "kernels/op.h"
+#include "kernels/op_list.h"
 
 namespace lgpu {
 
 /// The ops that lgpu knows, in the order of their index. Constant.
 std::span<const Op> AllOps();
-const Op& MatMulOp();
-const Op& AddNOp();
-const Op& CastOp();
-const Op& IdentityOp();
-const Op& EagerConstOp();  // a constant: its one input lies on the host
-const Op& ShapeOp();
-const Op& SizeOp();
-const Op& RankOp();
-const Op& NegOp();
-const Op& ReluOp();
-const Op& ReluGradOp();
-const Op& AddV2Op();
-const Op& SubOp();
-const Op& MulOp();
-const Op& RealDivOp();
-const Op& FillOp();
-const Op& TransposeOp();
-const Op& SumOp();
-const Op& MeanOp();
-const Op& SoftmaxCrossEntropyOp();  // "SparseSoftmaxCrossEntropyWithLogits"
-const Op& ConcatOp();
+/// MatMulOp() and so on, one for each. The input of EagerConstOp(), a constant, lies on the host.
+#define LGPU_OP_ACCESSOR(op, ...) const Op& op##Op();
+LGPU_OPS(LGPU_OP_ACCESSOR)
+#undef LGPU_OP_ACCESSOR
 const Op* FindOp(std::string_view name);  // null: unknown
 /// Small inputs that the op takes, of `dtype` where it has a choice.
 std::vector<TensorSpec> ExampleInputs(const Op& op, DType dtype);

@@ -132,22 +132,6 @@ lgpu_code lgpu_cast(const lgpu_tensor* input, lgpu_dtype to, lgpu_tensor** outpu
   if (input == nullptr) return Missing("the input of lgpu_cast", status);
   return Deliver(lgpu::Cast(input->tensor, static_cast<lgpu::DType>(to)), output, status);
 }
-lgpu_code lgpu_identity(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
-  if (input == nullptr) return Missing("the input of lgpu_identity", status);
-  return Deliver(lgpu::Identity(input->tensor), output, status);
-}
-lgpu_code lgpu_shape_of(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
-  if (input == nullptr) return Missing("the input of lgpu_shape_of", status);
-  return Deliver(lgpu::ShapeOf(input->tensor), output, status);
-}
-lgpu_code lgpu_size_of(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
-  if (input == nullptr) return Missing("the input of lgpu_size_of", status);
-  return Deliver(lgpu::SizeOf(input->tensor), output, status);
-}
-lgpu_code lgpu_rank_of(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
-  if (input == nullptr) return Missing("the input of lgpu_rank_of", status);
-  return Deliver(lgpu::RankOf(input->tensor), output, status);
-}
 lgpu_code lgpu_copy_to_device(const lgpu_tensor* input, const char* device, lgpu_tensor** output,
                               lgpu_status* status) {
   if (input == nullptr) return Missing("the input of lgpu_copy_to_device", status);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/runtime/c_handles.h"
+#include "kernels/op_list.h"
 #include "lgpu/status.h"
 
 using lgpu::c::Deliver;
@@ -15,20 +16,7 @@ using lgpu::c::Report;
 
 namespace {
 
-using Unary = absl::StatusOr<lgpu::Tensor> (*)(const lgpu::Tensor&);
-using Binary = absl::StatusOr<lgpu::Tensor> (*)(const lgpu::Tensor&, const lgpu::Tensor&);
 using Reduction = absl::StatusOr<lgpu::Tensor> (*)(const lgpu::Tensor&, const lgpu::ReduceOptions&);
-
-lgpu_code Run(Unary op, const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
-  if (input == nullptr) return Missing("the input of the op", status);
-  return Deliver(op(input->tensor), output, status);
-}
-
-lgpu_code Run(Binary op, const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output,
-              lgpu_status* status) {
-  if (a == nullptr || b == nullptr) return Missing("an input of the op", status);
-  return Deliver(op(a->tensor, b->tensor), output, status);
-}
 
 lgpu_code Run(Reduction op, const lgpu_tensor* input, const int* axes, size_t count, int keep_dims,
               lgpu_tensor** output, lgpu_status* status) {
@@ -57,30 +45,21 @@ lgpu_code lgpu_fill(const int64_t* dimensions, int rank, const lgpu_tensor* valu
   if (!shape.ok()) return Report(shape.status(), status);
   return Deliver(lgpu::Fill(*shape, value->tensor), filled, status);
 }
-lgpu_code lgpu_add(const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output, lgpu_status* status) {
-  return Run(lgpu::Add, a, b, output, status);
-}
-lgpu_code lgpu_subtract(const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output,
-                        lgpu_status* status) {
-  return Run(lgpu::Subtract, a, b, output, status);
-}
-lgpu_code lgpu_multiply(const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output,
-                        lgpu_status* status) {
-  return Run(lgpu::Multiply, a, b, output, status);
-}
-lgpu_code lgpu_divide(const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output, lgpu_status* status) {
-  return Run(lgpu::Divide, a, b, output, status);
-}
-lgpu_code lgpu_negative(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
-  return Run(lgpu::Negative, input, output, status);
-}
-lgpu_code lgpu_relu(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
-  return Run(lgpu::Relu, input, output, status);
-}
-lgpu_code lgpu_relu_grad(const lgpu_tensor* gradients, const lgpu_tensor* features, lgpu_tensor** output,
-                         lgpu_status* status) {
-  return Run(lgpu::ReluGrad, gradients, features, output, status);
-}
+#define LGPU_CALL(call, name, ...)                                                             \
+  lgpu_code lgpu_##name(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) { \
+    if (input == nullptr) return Missing("the input of lgpu_" #name, status);                  \
+    return Deliver(lgpu::call(input->tensor), output, status);                                 \
+  }
+LGPU_CALLS_OF_ONE(LGPU_CALL)
+#undef LGPU_CALL
+#define LGPU_CALL(call, name, ...)                                                        \
+  lgpu_code lgpu_##name(const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output, \
+                        lgpu_status* status) {                                            \
+    if (a == nullptr || b == nullptr) return Missing("an input of lgpu_" #name, status);  \
+    return Deliver(lgpu::call(a->tensor, b->tensor), output, status);                     \
+  }
+LGPU_CALLS_OF_TWO(LGPU_CALL)
+#undef LGPU_CALL
 lgpu_code lgpu_concat(const lgpu_tensor* const* inputs, size_t count, lgpu_tensor** output,
                       lgpu_status* status) {
   if (count > 0 && inputs == nullptr) return Missing("the list of inputs", status);

@@ -253,7 +253,7 @@ absl::StatusOr<Outputs> ExecuteAll(const Op& op, std::span<const Tensor* const> 
 
   Inputs<TensorSpec> specs;
   for (const Tensor* input : inputs) specs.push_back(TensorBuffer::Of(*input)->spec());
-  LGPU_ASSIGN_OR_RETURN(const TensorSpec spec, op.infer(specs, attributes));
+  LGPU_ASSIGN_OR_RETURN(const TensorSpec spec, op.Infer(specs, attributes));
   const DType dtype = specs[0].dtype;
   LGPU_ASSIGN_OR_RETURN(Decision decision, Decide(*state, op, dtype, NearInputs(*state, op, inputs, specs)));
   if (decision.placement.kernel->needs_library) {

@@ -100,7 +100,7 @@ PlacementExplanation Explain(const Placer& placer, const ExplainRequest& asked) 
   out.soft_placement = asked.soft;
   if (asked.request != nullptr) out.requested = asked.request->given;
   if (!asked.inputs.empty()) out.dtype = asked.inputs[0].dtype;
-  out.status = asked.op.infer(asked.inputs, asked.attributes).status();
+  out.status = asked.op.Infer(asked.inputs, asked.attributes).status();
   if (!out.status.ok()) return out;
   if (&asked.op == &AddNOp() && asked.devices.size() == 1) {
     out.device = ToString(placer.NameOf(asked.devices[0]));

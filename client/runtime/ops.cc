@@ -16,12 +16,12 @@ namespace lgpu {
 
 namespace {
 
-absl::StatusOr<Tensor> Unary(const Op& op, const Tensor& input, const OpAttributes& attributes = {}) {
+absl::StatusOr<Tensor> OfOne(const Op& op, const Tensor& input, const OpAttributes& attributes = {}) {
   const Tensor* const only = &input;
   return internal::Execute(op, {&only, 1}, attributes);
 }
 
-absl::StatusOr<Tensor> Binary(const Op& op, const Tensor& a, const Tensor& b) {
+absl::StatusOr<Tensor> OfTwo(const Op& op, const Tensor& a, const Tensor& b) {
   const std::array<const Tensor*, 2> inputs = {&a, &b};
   return internal::Execute(op, inputs, {});
 }
@@ -41,7 +41,7 @@ absl::StatusOr<Tensor> Reduce(const Op& op, const Tensor& input, const ReduceOpt
   if (options.axes) {
     LGPU_ASSIGN_OR_RETURN(axes, Axes(*options.axes));
   }
-  return Unary(op, input, {.axes = axes, .keep_dims = options.keep_dims});
+  return OfOne(op, input, {.axes = axes, .keep_dims = options.keep_dims});
 }
 
 /// `input` has a value.
@@ -59,25 +59,24 @@ absl::StatusOr<Tensor> MatMul(const Tensor& a, const Tensor& b, const MatMulOpti
 }
 
 absl::StatusOr<Tensor> AddN(std::span<const Tensor> inputs) {
-  if (inputs.empty()) return AddNOp().infer({}, {}).status();
+  if (inputs.empty()) return AddNOp().Infer({}, {}).status();
   if (inputs.size() == 1 && inputs[0].has_value()) return inputs[0];
   absl::InlinedVector<const Tensor*, 8> pointers;
   for (const Tensor& input : inputs) pointers.push_back(&input);
   return internal::Execute(AddNOp(), pointers, {});
 }
 
-absl::StatusOr<Tensor> Add(const Tensor& a, const Tensor& b) { return Binary(AddV2Op(), a, b); }
-absl::StatusOr<Tensor> Subtract(const Tensor& a, const Tensor& b) { return Binary(SubOp(), a, b); }
-absl::StatusOr<Tensor> Multiply(const Tensor& a, const Tensor& b) { return Binary(MulOp(), a, b); }
-absl::StatusOr<Tensor> Divide(const Tensor& a, const Tensor& b) { return Binary(RealDivOp(), a, b); }
-absl::StatusOr<Tensor> ReluGrad(const Tensor& gradients, const Tensor& features) {
-  return Binary(ReluGradOp(), gradients, features);
-}
-absl::StatusOr<Tensor> Negative(const Tensor& input) { return Unary(NegOp(), input); }
-absl::StatusOr<Tensor> Relu(const Tensor& input) { return Unary(ReluOp(), input); }
+#define LGPU_CALL(call, name, op, ...) \
+  absl::StatusOr<Tensor> call(const Tensor& input) { return OfOne(op##Op(), input); }
+LGPU_CALLS_OF_ONE(LGPU_CALL)
+#undef LGPU_CALL
+#define LGPU_CALL(call, name, op, ...) \
+  absl::StatusOr<Tensor> call(const Tensor& a, const Tensor& b) { return OfTwo(op##Op(), a, b); }
+LGPU_CALLS_OF_TWO(LGPU_CALL)
+#undef LGPU_CALL
 
 absl::StatusOr<Tensor> Fill(const Shape& shape, const Tensor& value) {
-  return Unary(FillOp(), value, {.shape = shape});
+  return OfOne(FillOp(), value, {.shape = shape});
 }
 
 absl::StatusOr<Tensor> Transpose(const Tensor& input, std::optional<std::span<const int>> permutation) {
@@ -85,7 +84,7 @@ absl::StatusOr<Tensor> Transpose(const Tensor& input, std::optional<std::span<co
   if (permutation) {
     LGPU_ASSIGN_OR_RETURN(axes, Axes(*permutation));
   }
-  return Unary(TransposeOp(), input, {.axes = axes});
+  return OfOne(TransposeOp(), input, {.axes = axes});
 }
 
 absl::StatusOr<Tensor> ReduceSum(const Tensor& input, const ReduceOptions& options) {
@@ -139,33 +138,10 @@ absl::StatusOr<CrossEntropy> SparseSoftmaxCrossEntropyWithLogits(const Tensor& l
   return CrossEntropy{std::move(outputs[0]), std::move(outputs[1])};
 }
 
-absl::StatusOr<Tensor> Cast(const Tensor& input, DType to) {
-  const Tensor* const only = &input;
-  return internal::Execute(CastOp(), {&only, 1}, {.cast_to = to});
-}
+absl::StatusOr<Tensor> Cast(const Tensor& input, DType to) { return OfOne(CastOp(), input, {.cast_to = to}); }
 
 absl::StatusOr<Tensor> CopyToDevice(const Tensor& input, std::string_view device) {
   return internal::CopyToNamed(input, device);
-}
-
-absl::StatusOr<Tensor> Identity(const Tensor& input) {
-  const Tensor* const only = &input;
-  return internal::Execute(IdentityOp(), {&only, 1}, {});
-}
-
-absl::StatusOr<Tensor> ShapeOf(const Tensor& input) {
-  const Tensor* const only = &input;
-  return internal::Execute(ShapeOp(), {&only, 1}, {});
-}
-
-absl::StatusOr<Tensor> SizeOf(const Tensor& input) {
-  const Tensor* const only = &input;
-  return internal::Execute(SizeOp(), {&only, 1}, {});
-}
-
-absl::StatusOr<Tensor> RankOf(const Tensor& input) {
-  const Tensor* const only = &input;
-  return internal::Execute(RankOp(), {&only, 1}, {});
 }
 
 }  // namespace lgpu

@@ -1,21 +1,30 @@
 #ifndef LGPU_KERNELS_BODIES_ELEMENTWISE_H_
 #define LGPU_KERNELS_BODIES_ELEMENTWISE_H_
 
+#include <cmath>
 #include <type_traits>
 
 #include "kernels/bodies/numbers.h"
 
 namespace lgpu::code {
 
+/// X(op, inputs, function of elements): the ops of one input and of two that are a function of each element.
+#define LGPU_ELEMENTWISE_OPS(X)      \
+  X(Neg, One, NegateFunction)        \
+  X(Relu, One, ReluFunction)         \
+  X(AddV2, Two, AddFunction)         \
+  X(Sub, Two, SubtractFunction)      \
+  X(Mul, Two, MultiplyFunction)      \
+  X(RealDiv, Two, DivideFunction)    \
+  X(ReluGrad, Two, ReluGradFunction) \
+  X(Tanh, One, TanhFunction)         \
+  X(TanhGrad, Two, TanhGradFunction)
+
 enum class Elementwise : std::int32_t {
   kCopy,
-  kNegate,
-  kRelu,
-  kAdd,
-  kSubtract,
-  kMultiply,
-  kDivide,
-  kReluGrad
+#define LGPU_ELEMENTWISE_NAME(op, inputs, function) k##op,
+  LGPU_ELEMENTWISE_OPS(LGPU_ELEMENTWISE_NAME)
+#undef LGPU_ELEMENTWISE_NAME
 };
 
 /// output[i] = function(a[...], b[...]), where a and b may have fewer elements than the output. Functions of
@@ -102,6 +111,28 @@ struct ReluGradFunction {
   }
 };
 
+struct TanhFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T) const {
+    if constexpr (std::is_unsigned_v<T>) {
+      return a;  // there is no such op
+    } else {
+      return Narrow<T>(static_cast<WideOf<T>>(std::tanh(Widen(a))));
+    }
+  }
+};
+/// `a` is tanh(x), `b` the gradient.
+struct TanhGradFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T b) const {
+    if constexpr (std::is_unsigned_v<T>) {
+      return a;  // there is no such op
+    } else {
+      return Narrow<T>(Widen(b) * (1 - Widen(a) * Widen(a)));
+    }
+  }
+};
+
 template <typename T, typename Function>
 LGPU_CODE void Apply(const ElementwiseParameters& p, Thread t, Function function) {
   T* const output = static_cast<T*>(p.output);
@@ -147,20 +178,11 @@ LGPU_CODE void ApplyElementwise(const ElementwiseParameters& p, Thread t) {
   switch (p.function) {
     case Elementwise::kCopy:
       return Apply<T>(p, t, CopyFunction());
-    case Elementwise::kNegate:
-      return Apply<T>(p, t, NegateFunction());
-    case Elementwise::kRelu:
-      return Apply<T>(p, t, ReluFunction());
-    case Elementwise::kAdd:
-      return Apply<T>(p, t, AddFunction());
-    case Elementwise::kSubtract:
-      return Apply<T>(p, t, SubtractFunction());
-    case Elementwise::kMultiply:
-      return Apply<T>(p, t, MultiplyFunction());
-    case Elementwise::kDivide:
-      return Apply<T>(p, t, DivideFunction());
-    case Elementwise::kReluGrad:
-      return Apply<T>(p, t, ReluGradFunction());
+#define LGPU_ELEMENTWISE_CASE(op, inputs, function) \
+  case Elementwise::k##op:                          \
+    return Apply<T>(p, t, function());
+      LGPU_ELEMENTWISE_OPS(LGPU_ELEMENTWISE_CASE)
+#undef LGPU_ELEMENTWISE_CASE
   }
 }
 

@@ -97,15 +97,15 @@ absl::Status LaunchElementwise(Elementwise function, const TensorView& a, const 
 }
 
 template <Elementwise function>
-absl::Status RunUnary(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+absl::Status RunOfOne(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                       const OpAttributes&, Launcher& launcher) {
   const Strides strides = BroadcastStrides(inputs[0].spec.shape, outputs[0].spec.shape);
   return LaunchElementwise(function, inputs[0], strides, inputs[0], strides, outputs[0], launcher);
 }
 
 template <Elementwise function>
-absl::Status RunBinary(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
-                       const OpAttributes&, Launcher& launcher) {
+absl::Status RunOfTwo(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                      const OpAttributes&, Launcher& launcher) {
   const Shape& output = outputs[0].spec.shape;
   return LaunchElementwise(function, inputs[0], BroadcastStrides(inputs[0].spec.shape, output), inputs[1],
                            BroadcastStrides(inputs[1].spec.shape, output), outputs[0], launcher);
@@ -129,22 +129,18 @@ absl::Status RunConcat(std::span<const TensorView> inputs, std::span<const Tenso
 }  // namespace
 
 std::span<const CommonKernel> CommonKernels() {
-  static const std::array<CommonKernel, 14> kKernels = {{
-      {&NegOp(), RunUnary<Elementwise::kNegate>},
-      {&ReluOp(), RunUnary<Elementwise::kRelu>},
-      {&FillOp(), RunUnary<Elementwise::kCopy>},
-      {&AddV2Op(), RunBinary<Elementwise::kAdd>},
-      {&SubOp(), RunBinary<Elementwise::kSubtract>},
-      {&MulOp(), RunBinary<Elementwise::kMultiply>},
-      {&RealDivOp(), RunBinary<Elementwise::kDivide>},
-      {&ReluGradOp(), RunBinary<Elementwise::kReluGrad>},
+  static const auto kKernels = std::to_array<CommonKernel>({
+#define LGPU_ELEMENTWISE_KERNEL(op, inputs, function) {&op##Op(), RunOf##inputs<Elementwise::k##op>},
+      LGPU_ELEMENTWISE_OPS(LGPU_ELEMENTWISE_KERNEL)
+#undef LGPU_ELEMENTWISE_KERNEL
+          {&FillOp(), RunOfOne<Elementwise::kCopy>},
       {&CastOp(), RunCast},
       {&TransposeOp(), RunTranspose},
       {&SumOp(), RunSum},
       {&MeanOp(), RunMean},
       {&SoftmaxCrossEntropyOp(), RunSoftmaxCrossEntropy},
       {&ConcatOp(), RunConcat},
-  }};
+  });
   return kKernels;
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lgpu._context import Context, Device, Explanation, LogicalDevice
     from lgpu._core import (Tensor, add, add_n, cast, concat, copy_to_device, divide, format_bytes, identity, matmul, multiply,
                             negative, parse_bytes, rank_of, reduce_mean, reduce_sum, relu, relu_grad, reshape, shape_of, size_of,
-                            slice_rows, sparse_softmax_cross_entropy_with_logits, subtract, transpose)
+                            slice_rows, sparse_softmax_cross_entropy_with_logits, subtract, tanh, tanh_grad, transpose)
     from lgpu._leases import leases
     from lgpu._memory import LogicalMemory
     from lgpu._toplevel import constant, device, fill, from_dlpack, current_context
@@ -31,7 +31,7 @@ _HOMES = {
     "_signatures": ("Tensor", "add", "add_n", "cast", "concat", "copy_to_device", "divide", "format_bytes", "identity",
                     "matmul", "multiply", "negative", "parse_bytes", "rank_of", "reduce_mean", "reduce_sum", "relu",
                     "relu_grad", "reshape", "shape_of", "size_of", "slice_rows", "sparse_softmax_cross_entropy_with_logits",
-                    "subtract", "transpose"),
+                    "subtract", "tanh", "tanh_grad", "transpose"),
     "_leases": ("leases",),
     "_memory": ("LogicalMemory",),
     "_toplevel": ("constant", "current_context", "device", "fill", "from_dlpack"),
@@ -52,7 +52,8 @@ __all__ = [
     "UnavailableError", "UnimplementedError", "add", "add_n", "cast", "concat", "config", "constant", "copy_to_device",
     "current_context", "device", "distribute", "divide", "fill", "format_bytes", "from_dlpack", "identity", "leases",
     "matmul", "multiply", "negative", "parse_bytes", "rank_of", "reduce_mean", "reduce_sum", "relu", "relu_grad",
-    "reshape", "shape_of", "size_of", "slice_rows", "sparse_softmax_cross_entropy_with_logits", "subtract", "transpose",
+    "reshape", "shape_of", "size_of", "slice_rows", "sparse_softmax_cross_entropy_with_logits", "subtract", "tanh",
+    "tanh_grad", "transpose",
 ]
 
 

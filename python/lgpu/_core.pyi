@@ -320,14 +320,20 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 def divide(a: Tensor, b: Tensor) -> Tensor:
     """Elementwise, with broadcasting; floating types."""
 
+def relu_grad(gradients: Tensor, features: Tensor) -> Tensor:
+    """The gradients where the features are above 0, else 0."""
+
+def tanh_grad(y: Tensor, gradients: Tensor) -> Tensor:
+    """The gradient of tanh: gradients * (1 - y * y), with y = tanh(x)."""
+
 def negative(input: Tensor) -> Tensor:
     """The elements with their signs changed."""
 
 def relu(input: Tensor) -> Tensor:
     """The larger of each element and 0."""
 
-def relu_grad(gradients: Tensor, features: Tensor) -> Tensor:
-    """The gradients where the features are above 0, else 0."""
+def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent of each element; floating types."""
 
 def identity(input: Tensor) -> Tensor:
     """A copy on the device of the scope."""

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/op_list.h"
 #include "python/module/bind.h"
 #include "python/module/errors.h"
 #include "python/module/scopes.h"
@@ -137,26 +138,19 @@ void BindOtherOps(nb::module_& module) {
           "input"_a, "device"_a, "The tensor on that device: itself, or a copy; no scope has a say.");
 }
 
-void BindElementwise(nb::module_& module) {
-  module.def("add", &Call2<&Add>, "a"_a, "b"_a, "Elementwise, with broadcasting.")
-      .def("subtract", &Call2<&Subtract>, "a"_a, "b"_a, "Elementwise, with broadcasting.")
-      .def("multiply", &Call2<&Multiply>, "a"_a, "b"_a, "Elementwise, with broadcasting.")
-      .def("divide", &Call2<&Divide>, "a"_a, "b"_a, "Elementwise, with broadcasting; floating types.")
-      .def("negative", &Call1<&Negative>, "input"_a, "The elements with their signs changed.")
-      .def("relu", &Call1<&Relu>, "input"_a, "The larger of each element and 0.")
-      .def("relu_grad", &Call2<&ReluGrad>, "gradients"_a, "features"_a,
-           "The gradients where the features are above 0, else 0.")
-      .def("identity", &Call1<&Identity>, "input"_a, "A copy on the device of the scope.")
-      .def("shape_of", &Call1<&ShapeOf>, "input"_a, "The shape as an int32 tensor: the op Shape.")
-      .def("size_of", &Call1<&SizeOf>, "input"_a, "The number of elements as an int32 tensor: the op Size.")
-      .def("rank_of", &Call1<&RankOf>, "input"_a,
-           "The number of dimensions as an int32 tensor: the op Rank.");
+void BindPlainOps(nb::module_& module) {
+#define LGPU_CALL(call, name, op, a, b, text) module.def(#name, &Call2<&call>, nb::arg(a), nb::arg(b), text);
+  LGPU_CALLS_OF_TWO(LGPU_CALL)
+#undef LGPU_CALL
+#define LGPU_CALL(call, name, op, input, text) module.def(#name, &Call1<&call>, nb::arg(input), text);
+  LGPU_CALLS_OF_ONE(LGPU_CALL)
+#undef LGPU_CALL
 }
 
 }  // namespace
 
 void BindOps(nb::module_& module, nb::class_<Tensor>& tensor) {
-  BindElementwise(module);
+  BindPlainOps(module);
   BindMatrixOps(module);
   BindOtherOps(module);
   tensor

@@ -46,7 +46,8 @@ class ApiTest(unittest.TestCase):
         cases = [
             (lgpu.add(x, x), x.numpy() * 2), (lgpu.subtract(x, x), x.numpy() * 0), (lgpu.multiply(x, x), x.numpy() ** 2),
             (lgpu.divide(x, ctx.fill([], 2.0)), x.numpy() / 2), (lgpu.negative(x), -x.numpy()),
-            (lgpu.relu(x), np.maximum(x.numpy(), 0)), (lgpu.relu_grad(x, x), np.where(x.numpy() > 0, x.numpy(), 0)),
+            (lgpu.relu(x), np.maximum(x.numpy(), 0)), (lgpu.tanh(x), np.tanh(x.numpy())),
+            (lgpu.tanh_grad(x, x), x.numpy() * (1 - x.numpy() ** 2)), (lgpu.relu_grad(x, x), np.where(x.numpy() > 0, x.numpy(), 0)),
             (lgpu.transpose(x, [1, 0]), x.numpy().T), (lgpu.concat([x, x]), np.concatenate([x.numpy()] * 2)),
             (lgpu.reshape(x, [3, 2]), x.numpy().reshape(3, 2)), (lgpu.slice_rows(x, 1, 1), x.numpy()[1:]),
             (lgpu.reduce_sum(x), x.numpy().sum()), (lgpu.reduce_sum(x, axis=0), x.numpy().sum(0)),

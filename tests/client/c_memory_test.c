@@ -53,6 +53,7 @@ static void CheckOps(const lgpu_context* context) {
   lgpu_tensor* const a = Tensor(context, LGPU_FLOAT32, 2, 2, kA, sizeof(float));
   lgpu_tensor* const b = Tensor(context, LGPU_FLOAT32, 2, 0, kB, sizeof(float));
   lgpu_tensor* const labels = Tensor(context, LGPU_INT32, 2, 0, kLabels, sizeof(int32_t));
+  lgpu_tensor* const none = Binary(lgpu_subtract, b, b);
   lgpu_tensor* const one = Reduce(lgpu_reduce_sum, b, NULL, 0, 0);
   lgpu_tensor* output = NULL;
   lgpu_tensor* loss = NULL;
@@ -64,6 +65,8 @@ static void CheckOps(const lgpu_context* context) {
   CHECK(Has(Binary(lgpu_relu_grad, a, a), (const float[]){1, 0, 3, 4}, 4));
   CHECK(Has(Unary(lgpu_negative, a), (const float[]){-1, 2, -3, -4}, 4));
   CHECK(Has(Unary(lgpu_relu, a), (const float[]){1, 0, 3, 4}, 4));
+  CHECK(Has(Binary(lgpu_tanh_grad, a, b), (const float[]){0, -12, -16, -60}, 4));
+  CHECK(Has(Unary(lgpu_tanh, none), (const float[]){0, 0}, 2));
   CHECK(Has(Reduce(lgpu_reduce_sum, a, kRows, 1, 0), (const float[]){4, 2}, 2));
   output = Reduce(lgpu_reduce_mean, a, kRows, 1, 1);
   CHECK(lgpu_tensor_rank(output) == 2 && lgpu_tensor_dimension(output, 0) == 1);
@@ -90,6 +93,7 @@ static void CheckOps(const lgpu_context* context) {
   lgpu_tensor_delete(loss);
   lgpu_tensor_delete(output);
   lgpu_tensor_delete(one);
+  lgpu_tensor_delete(none);
   lgpu_tensor_delete(labels);
   lgpu_tensor_delete(b);
   lgpu_tensor_delete(a);

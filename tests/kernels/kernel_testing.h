@@ -79,7 +79,7 @@ inline std::vector<std::vector<std::byte>> RunRaw(const Op& op, std::span<const 
                                                   std::vector<TensorSpec>& outputs) {
   std::vector<TensorSpec> specs;
   for (const TensorView& input : inputs) specs.push_back(input.spec);
-  const absl::StatusOr<TensorSpec> spec = op.infer(specs, attributes);
+  const absl::StatusOr<TensorSpec> spec = op.Infer(specs, attributes);
   EXPECT_TRUE(spec.ok()) << spec.status();
   if (!spec.ok()) return {};
   outputs = {*spec};

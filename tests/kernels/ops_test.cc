@@ -11,7 +11,7 @@ constexpr DType kF = DType::kFloat32;
 
 std::string MatMulError(const TensorSpec& a, const TensorSpec& b, const OpAttributes& attributes = {}) {
   const std::vector<TensorSpec> inputs = {a, b};
-  const auto spec = MatMulOp().infer(inputs, attributes);
+  const auto spec = MatMulOp().Infer(inputs, attributes);
   if (spec.ok()) return "ok";
   EXPECT_EQ(spec.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(spec.status().message());
@@ -30,7 +30,7 @@ TEST(OpsTest, MatMulHasTensorFlowsErrors) {
 
 TEST(OpsTest, MatMulInfersTransposedShapes) {
   const std::vector<TensorSpec> inputs = {{kF, {6, 4}}, {kF, {7, 6}}};
-  const auto spec = MatMulOp().infer(inputs, {.transpose_a = true, .transpose_b = true});
+  const auto spec = MatMulOp().Infer(inputs, {.transpose_a = true, .transpose_b = true});
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->shape, (Shape{4, 7}));
 }
@@ -38,40 +38,40 @@ TEST(OpsTest, MatMulInfersTransposedShapes) {
 TEST(OpsTest, AddNHasTensorFlowsErrors) {
   const std::vector<TensorSpec> shapes = {{kF, {2, 2}}, {kF, {2, 3}}};
   EXPECT_EQ(
-      AddNOp().infer(shapes, {}).status().message(),
+      AddNOp().Infer(shapes, {}).status().message(),
       "Inputs to operation AddN of type AddN must have the same size and shape.  Input 0: [2,2] != input 1: "
       "[2,3]");
-  EXPECT_EQ(AddNOp().infer({}, {}).status().message(),
+  EXPECT_EQ(AddNOp().Infer({}, {}).status().message(),
             "Inputs must be an iterable of at least one Tensor/IndexedSlices with the same dtype and shape.");
   const std::vector<TensorSpec> types = {{kF, {2}}, {kF, {2}}, {DType::kInt32, {2}}};
   EXPECT_EQ(
-      AddNOp().infer(types, {}).status().message(),
+      AddNOp().Infer(types, {}).status().message(),
       "cannot compute AddN as input #2(zero-based) was expected to be a float tensor but is a int32 tensor");
 }
 
 TEST(OpsTest, CastRefusesUnknownTypes) {
   const std::vector<TensorSpec> inputs = {{kF, {2}}};
-  EXPECT_EQ(CastOp().infer(inputs, {}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(CastOp().infer(inputs, {.cast_to = DType::kInt64})->dtype, DType::kInt64);
+  EXPECT_EQ(CastOp().Infer(inputs, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CastOp().Infer(inputs, {.cast_to = DType::kInt64})->dtype, DType::kInt64);
 }
 
 TEST(OpsTest, MetadataOpsSayTheirOutputOrWhy) {
   const std::vector<TensorSpec> matrix = {{kF, {2, 3}}};
-  EXPECT_EQ(ShapeOp().infer(matrix, {})->shape, (Shape{2}));
-  EXPECT_EQ(ShapeOp().infer(matrix, {})->dtype, DType::kInt32);
-  EXPECT_EQ(SizeOp().infer(matrix, {})->shape, Shape{});
-  EXPECT_EQ(RankOp().infer(matrix, {})->shape, Shape{});
+  EXPECT_EQ(ShapeOp().Infer(matrix, {})->shape, (Shape{2}));
+  EXPECT_EQ(ShapeOp().Infer(matrix, {})->dtype, DType::kInt32);
+  EXPECT_EQ(SizeOp().Infer(matrix, {})->shape, Shape{});
+  EXPECT_EQ(RankOp().Infer(matrix, {})->shape, Shape{});
   const std::vector<TensorSpec> large = {{kF, {1, std::int64_t{1} << 31}}};
-  EXPECT_EQ(ShapeOp().infer(large, {}).status().message(),
+  EXPECT_EQ(ShapeOp().Infer(large, {}).status().message(),
             "Shape output type is 32-bit  but dim 1 is 2147483648");
-  EXPECT_EQ(SizeOp().infer(large, {}).status().message(),
+  EXPECT_EQ(SizeOp().Infer(large, {}).status().message(),
             "Number of elements was larger than representable by 32-bit output type");
-  EXPECT_TRUE(RankOp().infer(large, {}).ok());
-  EXPECT_FALSE(ShapeOp().infer({}, {}).ok());
+  EXPECT_TRUE(RankOp().Infer(large, {}).ok());
+  EXPECT_FALSE(ShapeOp().Infer({}, {}).ok());
 }
 
 std::string Error(const Op& op, const std::vector<TensorSpec>& inputs, const OpAttributes& attributes = {}) {
-  const auto spec = op.infer(inputs, attributes);
+  const auto spec = op.Infer(inputs, attributes);
   return spec.ok() ? spec->shape.ToString() : std::string(spec.status().message());
 }
 

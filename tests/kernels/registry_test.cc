@@ -33,6 +33,22 @@ TEST(KernelRegistryTest, CastIsOnGpusOnlyWhenAskedFor) {
   EXPECT_NE(registry.Find(CastOp(), DeviceType::kGpu, DType::kFloat32), nullptr);
 }
 
+TEST(KernelRegistryTest, TanhIsOfFloatingTypes) {
+  const KernelRegistry registry = KernelRegistry::ForSimulatedDevices({});
+  for (const Op* op : {&TanhOp(), &TanhGradOp()}) {
+    EXPECT_EQ(registry.SupportedDevices(*op, DType::kBFloat16).size(), 2U) << op->name;
+    EXPECT_TRUE(registry.SupportedDevices(*op, DType::kInt32).empty()) << op->name;
+  }
+}
+
+TEST(KernelRegistryTest, AnOpIsFoundByItsIndexAndItsName) {
+  std::size_t index = 0;
+  for (const Op& op : AllOps()) {
+    EXPECT_EQ(op.index, index++) << op.name;
+    EXPECT_EQ(FindOp(op.name), &op);
+  }
+}
+
 TEST(KernelRegistryTest, WithoutCodeTheSameOpsAreSupported) {
   const KernelRegistry real = KernelRegistry::ForCudaDevices({.cast_on_gpu = true});
   if (real.Find(AddNOp(), DeviceType::kGpu, DType::kFloat32) == nullptr) {

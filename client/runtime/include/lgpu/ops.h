@@ -47,6 +47,10 @@ LGPU_API absl::StatusOr<Tensor> Negative(const Tensor& input);
 LGPU_API absl::StatusOr<Tensor> Relu(const Tensor& input);
 /// `gradients` where `features` is above 0, else 0. Tensors of one shape.
 LGPU_API absl::StatusOr<Tensor> ReluGrad(const Tensor& gradients, const Tensor& features);
+/// The hyperbolic tangent of each element. Floating types; half and bfloat16 are computed in float.
+LGPU_API absl::StatusOr<Tensor> Tanh(const Tensor& input);
+/// gradients * (1 - y * y), with y = Tanh(x): the order of parameters is TensorFlow's. Tensors of one shape.
+LGPU_API absl::StatusOr<Tensor> TanhGrad(const Tensor& y, const Tensor& gradients);
 
 /// A tensor of that shape with the one element of `value` everywhere.
 LGPU_API absl::StatusOr<Tensor> Fill(const Shape& shape, const Tensor& value);

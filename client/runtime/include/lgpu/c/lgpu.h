@@ -281,6 +281,10 @@ LGPU_C_API lgpu_code lgpu_negative(const lgpu_tensor* input, lgpu_tensor** outpu
 LGPU_C_API lgpu_code lgpu_relu(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status);
 LGPU_C_API lgpu_code lgpu_relu_grad(const lgpu_tensor* gradients, const lgpu_tensor* features,
                                     lgpu_tensor** output, lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_tanh(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status);
+/* gradients * (1 - y * y), with y of lgpu_tanh. */
+LGPU_C_API lgpu_code lgpu_tanh_grad(const lgpu_tensor* y, const lgpu_tensor* gradients, lgpu_tensor** output,
+                                    lgpu_status* status);
 /* Behind one another along the first dimension. */
 LGPU_C_API lgpu_code lgpu_concat(const lgpu_tensor* const* inputs, size_t count, lgpu_tensor** output,
                                  lgpu_status* status);
