@@ -236,14 +236,14 @@ TEST(WholeElementwiseTest, WrapsAround) {
 
 TYPED_TEST(ElementwiseTest, TanhAndItsGradient) {
   SKIP_WITHOUT_KERNEL(TanhOp(), kDTypeOf<TypeParam>);
-  Random random(20);
+  Random random;
   const Shape shape{1, 257};
   const Array<TypeParam> x = RandomArray<TypeParam>(shape, random);
-  const auto tanh = RunOp<TypeParam>(TanhOp(), {&x, 1});
+  const auto tanh = RunOp<TypeParam>(TanhOp(), std::vector<TensorView>{x.view()});
   ASSERT_EQ(tanh.shape, shape);
   // Half and bfloat16 are computed in float.
-  const double unit =
-      std::is_same_v<TypeParam, double> ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  const double unit = std::is_same_v<TypeParam, double> ? std::numeric_limits<double>::epsilon()
+                                                        : std::numeric_limits<float>::epsilon();
   const auto expect_near = [&](TypeParam actual, double exact, double error, std::size_t i) {
     if (!std::isfinite(exact)) return ExpectSame(actual, exact, i);
     EXPECT_GE(ToDouble(actual), ToDouble(FromDouble<TypeParam>(exact - error))) << i;
@@ -253,11 +253,12 @@ TYPED_TEST(ElementwiseTest, TanhAndItsGradient) {
     const double exact = std::tanh(ToDouble(x.values[i]));
     expect_near(tanh.values[i], exact, 2 * unit * std::abs(exact), i);
   }
-  const std::vector<Array<TypeParam>> inputs = {tanh, RandomArray<TypeParam>(shape, random)};
+  const auto to_outputs = RandomArray<TypeParam>(shape, random);
+  const std::vector<TensorView> inputs = {tanh.view(), to_outputs.view()};
   const auto gradient = RunOp<TypeParam>(TanhGradOp(), inputs);
   for (std::size_t i = 0; i < x.values.size(); ++i) {
     const double y = ToDouble(tanh.values[i]);
-    const double to_output = ToDouble(inputs[1].values[i]);
+    const double to_output = ToDouble(to_outputs.values[i]);
     expect_near(gradient.values[i], to_output * (1 - y * y), 2 * unit * std::abs(to_output), i);
   }
 }
