@@ -13,7 +13,7 @@ TYPE_CHECKING = bool()
 if TYPE_CHECKING:
     from typing import Any
 
-    from lgpu import config, distribute
+    from lgpu import config, debugging, distribute
     from lgpu._context import Context, Device, Explanation, LogicalDevice
     from lgpu._core import (Tensor, add, add_n, cast, concat, copy_to_device, divide, format_bytes, identity, matmul, multiply,
                             negative, parse_bytes, rank_of, reduce_mean, reduce_sum, relu, relu_grad, reshape, shape_of, size_of,
@@ -34,12 +34,12 @@ _HOMES = {
                     "subtract", "tanh", "tanh_grad", "transpose"),
     "_leases": ("leases",),
     "_memory": ("LogicalMemory",),
-    "_toplevel": ("constant", "current_context", "device", "fill", "from_dlpack"),
+    "_toplevel": ("constant", "current_context", "debugging", "device", "fill", "from_dlpack"),
     "config": ("Config", "LogicalDeviceConfiguration", "PhysicalDevice"),
     "distribute": ("MirroredStrategy",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = ("config", "distribute")
+_MODULES = ("config", "debugging", "distribute")
 # They need a library that may not be there, so they are in no list of names.
 _ADAPTORS = ("cupy", "numba", "rmm", "torch")
 
@@ -50,7 +50,7 @@ __all__ = [
     "LogicalDevice", "LogicalDeviceConfiguration", "LogicalMemory", "MirroredStrategy", "NotFoundError",
     "OutOfMemoryError", "PermissionDeniedError", "PhysicalDevice", "ResourceExhaustedError", "Tensor",
     "UnavailableError", "UnimplementedError", "add", "add_n", "cast", "concat", "config", "constant", "copy_to_device",
-    "current_context", "device", "distribute", "divide", "fill", "format_bytes", "from_dlpack", "identity", "leases",
+    "current_context", "debugging", "device", "distribute", "divide", "fill", "format_bytes", "from_dlpack", "identity", "leases",
     "matmul", "multiply", "negative", "parse_bytes", "rank_of", "reduce_mean", "reduce_sum", "relu", "relu_grad",
     "reshape", "shape_of", "size_of", "slice_rows", "sparse_softmax_cross_entropy_with_logits", "subtract", "tanh",
     "tanh_grad", "transpose",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NoReturn, Optional
 
 import numpy as np
@@ -66,6 +68,16 @@ def from_value(value: Any, dtype: Any) -> tuple[str, np.ndarray]:
             f"the array of shape {array.shape} is not C-contiguous (strides {array.strides}); "
             "numpy.ascontiguousarray makes a dense copy")
     return name, array
+
+
+def in_shape(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """The values in that shape; one value is everywhere."""
+    to = tuple(shape)
+    if array.size == 1:
+        return np.full(to, array.reshape(()), array.dtype)
+    if array.size != math.prod(to):
+        raise errors.InvalidArgumentError(f"the values are {array.size}, and shape={to} has room for {math.prod(to)}")
+    return array.reshape(to)
 
 
 def _as_tensorflow(array: np.ndarray) -> np.ndarray:

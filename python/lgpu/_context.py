@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from lgpu import _core, _signatures  # gives the methods of a Tensor signatures
-from lgpu._state import innermost_scope, open_contexts
+from lgpu._state import entered, innermost_scope, open_contexts
 from lgpu.errors import ExportsInUseError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
@@ -200,11 +201,13 @@ class Context:
 
     def __enter__(self) -> Context:
         open_contexts.set(open_contexts.get() + (self,))
+        entered.add(self)
         return self
 
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
         open_contexts.set(tuple(other for other in open_contexts.get() if other is not self))
+        entered.remove(self)
         try:
             self.close()
         except (ExportsInUseError, UnavailableError):
@@ -227,12 +230,16 @@ class Context:
 
     # Tensors and ops.
 
-    def constant(self, value: Any, dtype: Any = None) -> _core.Tensor:
+    def constant(self, value: Any, dtype: Any = None, shape: Optional[Sequence[int]] = None,
+                 name: Optional[str] = None) -> _core.Tensor:
         """A tensor with these values: numbers, nested lists, or an array of numpy's. Arrays keep their element type and
-        must be C-contiguous; Python's numbers become float32 or int32."""
+        must be C-contiguous; Python's numbers become float32 or int32. shape: the values in another shape, or one value
+        everywhere. name: TensorFlow's parameter; it has no effect, as there."""
         from lgpu import _arrays
-        name, array = _arrays.from_value(value, dtype)
-        return self._core.constant(name, list(array.shape), _arrays.bytes_of(array))
+        element_type, array = _arrays.from_value(value, dtype)
+        if shape is not None:
+            array = _arrays.in_shape(array, shape)
+        return self._core.constant(element_type, list(array.shape), _arrays.bytes_of(array))
 
     def fill(self, shape: Sequence[int], value: Union[int, float], dtype: Any = None) -> _core.Tensor:
         """A tensor of that shape with the value everywhere."""
@@ -394,9 +401,30 @@ def _devices_of(devices: Union[int, Sequence[Device], None], memory_limit: Optio
 
 
 def current() -> Context:
-    """The innermost Context of a with block."""
+    """The innermost Context of a with block of this thread or task; else the one that any thread entered last; else the
+    default one, which the first call makes."""
     contexts = open_contexts.get()
-    if not contexts:
-        raise FailedPreconditionError("no Context is open here; write `with lgpu.Context(...):` around this, or use the "
-                                      "Context's own methods")
-    return contexts[-1]
+    return contexts[-1] if contexts else entered.last() or _default_context()
+
+
+_default_lock = threading.Lock()
+_default: Optional[Context] = None
+
+
+def _default_context() -> Context:
+    """As TensorFlow's: all that lgpu.config says when the first op needs it. It is closed when the interpreter ends."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            from lgpu import config
+            _default = Context(config=config._config())
+        return _default
+
+
+def _forget_default() -> None:
+    """In a forked child, which makes a Context of its own, and in tests."""
+    global _default, _default_lock
+    _default, _default_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_default)

@@ -1,4 +1,4 @@
-"""Functions of `lgpu` that work in the innermost open Context."""
+"""Functions of `lgpu` that work in the current Context: lgpu.current_context() says which one that is."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from lgpu._context import Context, _ScopeManager, current
 
 
 def current_context() -> Context:
-    """The innermost Context of a with block."""
+    """The innermost Context of a with block of this thread or task; in a thread without one that which any thread entered
+    last; else the default Context, which the first call makes of lgpu.config, as TensorFlow does."""
     return current()
 
 
-def constant(value: Any, dtype: Any = None) -> _core.Tensor:
-    """Context.constant of the innermost open Context."""
-    return current().constant(value, dtype)
+def constant(value: Any, dtype: Any = None, shape: Optional[Sequence[int]] = None, name: Optional[str] = None) -> _core.Tensor:
+    """Context.constant of the current Context."""
+    return current().constant(value, dtype, shape, name)
 
 
 def fill(shape: Sequence[int], value: Union[int, float], dtype: Any = None) -> _core.Tensor:
-    """Context.fill of the innermost open Context."""
+    """Context.fill of the current Context."""
     return current().fill(shape, value, dtype)
 
 
 def from_dlpack(array: Any) -> _core.Tensor:
-    """Context.from_dlpack of the innermost open Context."""
+    """Context.from_dlpack of the current Context."""
     return current().from_dlpack(array)
 
 
 def device(name: Optional[str]) -> _ScopeManager:
-    """Context.device of the innermost open Context."""
+    """Context.device of the current Context."""
     return current().device(name)

@@ -1,7 +1,8 @@
 """The calls of TensorFlow's tf.config, on one Config of this process. Once a setter was called here, or list_logical_devices,
 a Context without config= is made from it: the arguments of the Context are merged over it. `lgpu.Config` makes others.
 
-Sizes are bytes or texts such as "2GiB"; TensorFlow counts in MiB."""
+Sizes are bytes or texts such as "2GiB". TensorFlow's memory_limit counts MiB: so does a number below 2**20 in a
+LogicalDeviceConfiguration."""
 
 from __future__ import annotations
 
@@ -13,9 +14,8 @@ from typing import Any, NamedTuple, Optional, Union
 
 from lgpu import _core
 from lgpu._context import LogicalDevice, Size, current, size
-from lgpu.errors import InvalidArgumentError
 
-_SMALLEST = 1 << 20
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class PhysicalDevice:
 
 @dataclass(frozen=True)
 class LogicalDeviceConfiguration:
-    """One logical device of a physical one; without a limit it is all that the card has."""
+    """One logical device of a physical one; without a limit it is all that the card has. memory_limit: a text such as
+    "2GiB", or a number of bytes; a number below 2**20 counts MiB, as TensorFlow's does."""
 
     memory_limit: Optional[Size] = None
     experimental_priority: Optional[int] = None
@@ -43,9 +44,8 @@ class LogicalDeviceConfiguration:
 
     def _options(self) -> Any:
         limit = None if self.memory_limit is None else size(self.memory_limit, "memory_limit")
-        if limit is not None and limit < _SMALLEST:
-            raise InvalidArgumentError(f"memory_limit={self.memory_limit!r} is {_core.format_bytes(limit)}; lgpu counts bytes "
-                                       f"where TensorFlow counts MiB: write '{self.memory_limit}MiB'")
+        if limit is not None and limit < _MIB and not isinstance(self.memory_limit, str):
+            limit *= _MIB
         return _core.LogicalDeviceConfiguration(limit, size(self.guarantee, "guarantee"), self.experimental_priority,
                                                 self.experimental_device_ordinal)
 
@@ -243,8 +243,22 @@ def get_soft_device_placement() -> bool:
     return _config().get_soft_device_placement()
 
 
+def _set_log_device_placement(enabled: bool) -> None:
+    """lgpu.debugging has it."""
+    _config().set_log_device_placement(enabled)
+    _tell(devices=False)
+
+
 class experimental:
-    """tf.config.experimental."""
+    """tf.config.experimental. Names of earlier editions of TensorFlow's guide are the same functions under another name."""
+
+    VirtualDeviceConfiguration = LogicalDeviceConfiguration
+    list_physical_devices = staticmethod(list_physical_devices)
+    list_logical_devices = staticmethod(list_logical_devices)
+    get_visible_devices = staticmethod(get_visible_devices)
+    set_visible_devices = staticmethod(set_visible_devices)
+    get_virtual_device_configuration = staticmethod(get_logical_device_configuration)
+    set_virtual_device_configuration = staticmethod(set_logical_device_configuration)
 
     @staticmethod
     def set_memory_growth(device: Union[PhysicalDevice, str], enable: bool) -> None:
@@ -270,10 +284,10 @@ class experimental:
 
     @staticmethod
     def get_memory_info(device: str) -> dict[str, int]:
-        """Of the innermost open Context."""
+        """Of the current Context."""
         return current().memory_info(device)
 
     @staticmethod
     def reset_memory_stats(device: str) -> None:
-        """Of the innermost open Context."""
+        """Of the current Context."""
         current().reset_memory_stats(device)

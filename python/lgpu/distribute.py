@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from lgpu import _core
-from lgpu._context import Context, current
+from lgpu._context import Context, LogicalDevice, current
 from lgpu._state import open_contexts
 
 if TYPE_CHECKING:
@@ -22,11 +22,15 @@ __all__ = ["SGD", "MirroredStrategy", "MirroredVariable", "PerReplica", "Replica
 
 
 class MirroredStrategy(_core.MirroredStrategy):
-    """Runs steps on several logical devices of a Context at once, a thread for each. devices: names; all GPUs without."""
+    """Runs steps on several logical devices of a Context at once, a thread for each. The first argument may be the devices,
+    as TensorFlow's is: names, or what list_logical_devices gives; without devices all GPUs."""
 
-    def __init__(self, context: Optional[Context] = None, devices: Sequence[str] = ()) -> None:
+    def __init__(self, context: Union[Context, Sequence[Union[str, LogicalDevice]], None] = None,
+                 devices: Sequence[Union[str, LogicalDevice]] = ()) -> None:
+        if context is not None and not isinstance(context, Context):
+            context, devices = None, context
         self._context = context or current()
-        super().__init__(self._context._core, list(devices))
+        super().__init__(self._context._core, [one if isinstance(one, str) else one.name for one in devices])
 
     def run(self, step: Callable[..., Any], args: Sequence[Any] = ()) -> list[Any]:
         """Calls step(replica, *args) once for each replica, at the same time, and returns what they returned, by replica.
