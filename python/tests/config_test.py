@@ -113,9 +113,11 @@ class ConfigTest(unittest.TestCase):
             with self.assertRaisesRegex(lgpu.ResourceExhaustedError, "GPU:1 would have a memory limit of 0"):
                 lgpu.Context(config=own)
 
-    def test_tensorflows_unit_is_noticed(self):
-        with self.assertRaisesRegex(ValueError, "write '1024MiB'"):
-            config.set_logical_device_configuration("GPU:0", [lgpu.LogicalDeviceConfiguration(memory_limit=1024)])
+    def test_a_number_below_a_mebibyte_counts_mebibytes(self):
+        own = lgpu.Config()
+        for given, limit in ((16, 16 * MIB), (8 * MIB, 8 * MIB), ("4MiB", 4 * MIB)):
+            own.set_logical_device_configuration("GPU:0", [lgpu.LogicalDeviceConfiguration(memory_limit=given)])
+            self.assertEqual(own.get_logical_device_configuration("GPU:0")[0].memory_limit, limit)
 
     def test_threads_share_a_config(self):
         own = lgpu.Config()
