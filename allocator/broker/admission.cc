@@ -50,7 +50,7 @@ void Admission::AdmitGrowing(WaiterId id, Waiter& waiter) {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
     return;
   }
-  const Bytes bytes = BytesToCharge(waiter);
+  const Bytes bytes = BytesToBook(waiter);
   Ledger::Verdict verdict = tables_.ledger.Check(logical, bytes);
   while (!waiter.spec.ahead && verdict.shortage != Ledger::Shortage::kNone) {
     const bool under_limit = verdict.shortage == Ledger::Shortage::kLimit;
@@ -67,10 +67,10 @@ void Admission::AdmitGrowing(WaiterId id, Waiter& waiter) {
     WaitForCard(id, waiter, !verdict.hopeless, held_back);
     return;
   }
-  ChargeFor(waiter, bytes);
+  BookChunks(waiter, bytes);
 }
 
-Bytes Admission::BytesToCharge(const Waiter& waiter) const {
+Bytes Admission::BytesToBook(const Waiter& waiter) const {
   const LogicalId logical = waiter.spec.device;
   const Bytes most = std::min(waiter.spec.wanted, tables_.LimitOf(logical));
   if (most <= waiter.spec.at_least) return waiter.spec.at_least;
@@ -80,13 +80,13 @@ Bytes Admission::BytesToCharge(const Waiter& waiter) const {
   return fits ? most : waiter.spec.at_least;
 }
 
-void Admission::ChargeFor(Waiter& waiter, Bytes bytes) {
+void Admission::BookChunks(Waiter& waiter, Bytes bytes) {
   tables_.ledger.Request(waiter.spec.device, bytes);
   DeviceEntry& device = tables_.devices.at(waiter.spec.device);
-  device.charged += bytes;
+  device.booked += bytes;
   device.claimed += waiter.spec.at_least;
-  waiter.charged = bytes;
-  waiter.phase = Waiter::Phase::kCharged;
+  waiter.booked = bytes;
+  waiter.phase = Waiter::Phase::kBooked;
 }
 
 void Admission::AdmitPreallocated(WaiterId id, Waiter& waiter) {
@@ -110,11 +110,11 @@ void Admission::AdmitPreallocated(WaiterId id, Waiter& waiter) {
       tables_.ledger.Check(logical, lack).shortage == Ledger::Shortage::kNone) {
     // The device lacks chunks: those that the spare ones are too few for are made for this request. The spare
     // ones serve every request meanwhile.
-    ChargeFor(waiter, lack);
+    BookChunks(waiter, lack);
     return;
   }
   const Bytes possible =
-      std::min(device.spare_bytes, room) + tables_.ledger.View(logical).leaving + device.charged;
+      std::min(device.spare_bytes, room) + tables_.ledger.View(logical).leaving + device.booked;
   if (IsBeingMade(waiter)) {
     waiter.phase = Waiter::Phase::kLimit;
     tables_.devices.at(logical).limit_waiters.push_back(id);
@@ -132,8 +132,8 @@ bool Admission::IsBeingMade(const Waiter& waiter) const {
   if (waiter.charge || waiter.guarantee) return false;
   const LogicalId logical = waiter.spec.device;
   const DeviceEntry& device = tables_.devices.at(logical);
-  if (!device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) return false;
-  const Bytes to_be_spare = device.spare_bytes + device.charged;
+  if (!device.spec.preallocate || device.booked.is_zero() || waiter.spec.ahead) return false;
+  const Bytes to_be_spare = device.spare_bytes + device.booked;
   const Bytes others = tables_.ledger.View(logical).held() - to_be_spare;
   const Bytes room = std::min(to_be_spare, SaturatingSub(tables_.LimitOf(logical), others));
   return room >= device.claimed + waiter.spec.at_least;
@@ -212,7 +212,7 @@ void Admission::AdmitGuarantee(WaiterId id, Waiter& waiter) {
 void Admission::SetAside(WaiterId id, Waiter& waiter) {
   absl::Status status = guarantees_.SetAside(id, waiter);
   if (status.ok()) {
-    waiter.phase = waiter.charged.is_zero() ? Waiter::Phase::kServed : Waiter::Phase::kCharged;
+    waiter.phase = waiter.booked.is_zero() ? Waiter::Phase::kServed : Waiter::Phase::kBooked;
   } else if (!absl::IsResourceExhausted(status)) {
     waiter.phase = Waiter::Phase::kRefused;
     waiter.refusal = std::move(status);
@@ -231,14 +231,14 @@ bool Admission::SetAsideFromQueue(WaiterId id, Waiter& waiter) {
 }
 
 void Admission::AdmitMissing(WaiterId id, Waiter& waiter) {
-  if (!waiter.charged.is_zero()) {
-    waiter.phase = Waiter::Phase::kCharged;
+  if (!waiter.booked.is_zero()) {
+    waiter.phase = Waiter::Phase::kBooked;
     return;
   }
   const std::optional<Bytes> missing = chunks_.ChargeMissing(waiter.spec.device);
   if (missing) {
-    waiter.charged = *missing;
-    waiter.phase = missing->is_zero() ? Waiter::Phase::kServed : Waiter::Phase::kCharged;
+    waiter.booked = *missing;
+    waiter.phase = missing->is_zero() ? Waiter::Phase::kServed : Waiter::Phase::kBooked;
   } else if (!waiting_.stopping && tables_.now() < waiter.spec.deadline) {
     waiter.phase = Waiter::Phase::kLimit;
     tables_.devices.at(waiter.spec.device).limit_waiters.push_back(id);
@@ -287,7 +287,7 @@ bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
   } else if (waiter.charge) {
     BookFor(waiter, split);
   } else {
-    ChargeFor(waiter, bytes);
+    BookChunks(waiter, bytes);
   }
   waiting_.Wake(waiter);
   return true;
@@ -308,9 +308,9 @@ void Admission::Leave(WaiterId id, Waiter& waiter) {
     waiter.need = {};  // under the limit it asks other sessions
   } else if (waiter.phase == Waiter::Phase::kLimit) {
     std::erase(tables_.devices.at(waiter.spec.device).limit_waiters, id);
-  } else if (waiter.phase == Waiter::Phase::kCharged) {
+  } else if (waiter.phase == Waiter::Phase::kBooked) {
     EndClaim(waiter);
-    chunks_.RefundCharge(waiter.spec.device, std::exchange(waiter.charged, Bytes()));
+    chunks_.RefundCharge(waiter.spec.device, std::exchange(waiter.booked, Bytes()));
   }
   waiter.phase = Waiter::Phase::kNew;
 }
@@ -342,9 +342,9 @@ void Admission::RefuseWaiting(WaiterId id, Waiter& waiter, RefusalCause cause) {
 }
 
 void Admission::Cancel(WaiterId id, Waiter& waiter) {
-  if (waiter.guarantee && !waiter.charged.is_zero()) {
+  if (waiter.guarantee && !waiter.booked.is_zero()) {
     waiter.spec.deadline = tables_.now();  // the thread that makes its chunks gives up
-    waiter.phase = Waiter::Phase::kCharged;
+    waiter.phase = Waiter::Phase::kBooked;
   } else {
     Leave(id, waiter);
     waiter.phase = Waiter::Phase::kRefused;

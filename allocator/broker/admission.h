@@ -11,7 +11,7 @@
 
 namespace lgpu {
 
-/// An Admission decides what becomes of one request: it is charged, is served, waits under its limit, waits
+/// An Admission decides what becomes of one request: it is booked, is served, waits under its limit, waits
 /// for its card, or is refused. There are four kinds: chunks of a growing device, chunks of a preallocated
 /// device, charges, and guarantees.
 ///
@@ -36,9 +36,9 @@ class Admission {
   bool AdmitFromQueue(WaiterId id, Waiter& waiter);
   /// Decides again about the requests that wait under the limit of a device.
   void AdmitUnderLimit(LogicalId device);
-  /// The request leaves its line, and what was charged for it is free again. It is new from here on.
+  /// The request leaves its line, and what was booked for it is free again. It is new from here on.
   void Leave(WaiterId id, Waiter& waiter);
-  /// The chunks that were to be made for a charged request are there, or will not be.
+  /// The chunks that were to be made for a booked request are there, or will not be.
   void EndClaim(const Waiter& waiter) {
     tables_.devices.at(waiter.spec.device).claimed -= waiter.spec.at_least;
   }
@@ -65,9 +65,9 @@ class Admission {
   void AdmitMissing(WaiterId id, Waiter& waiter);
   /// Whether its wait is over.
   bool SetAsideFromQueue(WaiterId id, Waiter& waiter);
-  /// What a growing device is charged if it can be.
-  Bytes BytesToCharge(const Waiter& waiter) const;
-  void ChargeFor(Waiter& waiter, Bytes bytes);
+  /// What is booked for a growing device if it can be.
+  Bytes BytesToBook(const Waiter& waiter) const;
+  void BookChunks(Waiter& waiter, Bytes bytes);
   void BookFor(Waiter& waiter, const Ledger::Split& split);
   /// `missing`: what is short under the limit and not on its way back.
   void WaitUnderLimit(WaiterId id, Waiter& waiter, Bytes missing);

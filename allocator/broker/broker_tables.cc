@@ -50,7 +50,7 @@ Bytes BrokerTables::LimitOf(LogicalId device) const {
 Bytes BrokerTables::InChunks(CardId card) const {
   Bytes sum = ledger.View(card).held;
   for (const auto& [id, device] : devices) {
-    if (device.spec.card == card) sum -= device.charged + device.lent;
+    if (device.spec.card == card) sum -= device.booked + device.lent;
   }
   return sum;
 }
@@ -113,7 +113,7 @@ void BrokerTables::NoteUnconfirmed(ChunkId chunk) {
 
 void BrokerTables::ForgetIfEmpty(LogicalId logical) {
   const DeviceEntry& device = devices.at(logical);
-  if (!device.removed || !device.charged.is_zero() || !ledger.View(logical).held().is_zero()) return;
+  if (!device.removed || !device.booked.is_zero() || !ledger.View(logical).held().is_zero()) return;
   LGPU_CHECK(ledger.RemoveLogical(logical).ok());
   devices.erase(logical);
 }
@@ -158,11 +158,11 @@ absl::Status BrokerTables::CheckInvariants() const {
   }
   for (const auto& [id, device] : devices) {
     const Ledger::LogicalView view = ledger.View(id);
-    if (view.granted != granted[id] + device.charged || view.leaving != leaving[id]) {
+    if (view.granted != granted[id] + device.booked || view.leaving != leaving[id]) {
       return absl::InternalError(
           absl::StrCat("device ", id.value, ": the ledger has ", view.granted.count(), " bytes granted and ",
                        view.leaving.count(), " leaving, chunks and charges say ",
-                       (granted[id] + device.charged).count(), " and ", leaving[id].count()));
+                       (granted[id] + device.booked).count(), " and ", leaving[id].count()));
     }
   }
   LGPU_RETURN_IF_ERROR(CheckCharges());

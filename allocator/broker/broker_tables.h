@@ -40,7 +40,7 @@ struct ChunkEntry {
 
 struct DeviceEntry {
   Broker::DeviceSpec spec;  // as it was made: the ledger has the limit and the guarantee
-  Bytes charged;            // in the ledger, but no chunk yet
+  Bytes booked;             // in the ledger, but no chunk yet
   Bytes claimed;            // by requests that chunks are being made for
   // Of preallocated devices, by size, so that a pick looks only at what it takes. No set is empty.
   std::map<Bytes, std::set<ChunkId>, std::greater<>> spare;
@@ -128,7 +128,7 @@ struct BrokerTables {
   Bytes GranuleOf(CardId card) const { return cards.at(card).device.granularity; }
   /// In whole granules.
   Bytes LimitOf(LogicalId device) const;
-  /// All chunks that exist: no chunk was made yet for what is charged, and none will be for what is lent.
+  /// All chunks that exist: no chunk was made yet for what is booked, and none will be for what is lent.
   Bytes InChunks(CardId card) const;
   /// What no chunk of a preallocated device was made for, of what its limit has room for.
   Bytes LackOf(LogicalId device) const { return SaturatingSub(LimitOf(device), ledger.View(device).held()); }

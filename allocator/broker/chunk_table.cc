@@ -14,7 +14,7 @@ ChunkId ChunkTable::Register(LogicalId device, SessionId session, const MadeChun
   chunk.bytes = made.bytes;
   chunk.memory = made.memory;
   chunk.identity = made.identity;
-  tables_.devices.at(device).charged -= made.bytes;
+  tables_.devices.at(device).booked -= made.bytes;
   if (session) {
     GiveTo(session, id, chunk);
   } else {
@@ -37,7 +37,7 @@ void ChunkTable::Restore(SessionId session, const SessionRestore::RestoredChunk&
 void ChunkTable::RefundCharge(LogicalId device, Bytes bytes) {
   if (bytes.is_zero()) return;
   tables_.ledger.Refund(device, bytes);
-  tables_.devices.at(device).charged -= bytes;
+  tables_.devices.at(device).booked -= bytes;
 }
 
 Bytes ChunkTable::ChargeLack(LogicalId device) {
@@ -45,7 +45,7 @@ Bytes ChunkTable::ChargeLack(LogicalId device) {
   if (lack.is_zero() || tables_.ledger.Request(device, lack).shortage != Ledger::Shortage::kNone) {
     return Bytes();
   }
-  tables_.devices.at(device).charged += lack;
+  tables_.devices.at(device).booked += lack;
   return lack;
 }
 
@@ -55,7 +55,7 @@ std::optional<Bytes> ChunkTable::ChargeMissing(LogicalId logical) {
       SaturatingSub(tables_.LimitOf(logical), tables_.ledger.View(logical).granted + device.coming_again);
   if (missing.is_zero()) return missing;
   if (tables_.ledger.Request(logical, missing).shortage != Ledger::Shortage::kNone) return std::nullopt;
-  device.charged += missing;
+  device.booked += missing;
   return missing;
 }
 
@@ -179,7 +179,7 @@ std::vector<ChunkId> ChunkTable::TakeExcessSpare(LogicalId logical) {
   DeviceEntry& device = tables_.devices.at(logical);
   // Charged chunks do not exist yet and may never do. The thread that makes them looks again.
   Bytes excess = device.removed ? device.spare_bytes
-                                : SaturatingSub(tables_.ledger.View(logical).granted - device.charged,
+                                : SaturatingSub(tables_.ledger.View(logical).granted - device.booked,
                                                 tables_.LimitOf(logical));
   std::vector<ChunkId> taken;
   for (const auto& [bytes, chunks] : device.spare) {
@@ -246,7 +246,7 @@ void ChunkTable::ChargeAgain(LogicalId logical, Bytes bytes, Missing& missing) {
       tables_.ledger.Request(logical, room).shortage != Ledger::Shortage::kNone) {
     return;
   }
-  device.charged += room;
+  device.booked += room;
   std::vector<Bytes>& sizes = missing[logical];
   if (room == bytes) {
     sizes.push_back(bytes);

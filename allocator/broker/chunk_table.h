@@ -20,7 +20,7 @@ class ChunkTable {
  public:
   explicit ChunkTable(BrokerTables& tables) : tables_(tables) {}
 
-  /// A chunk exists for bytes that were charged; no session: it is spare.
+  /// A chunk exists for bytes that were booked; no session: it is spare.
   ChunkId Register(LogicalId device, SessionId session, const MadeChunk& made);
   /// A chunk that an earlier broker granted; there is no reference to its memory here.
   void Restore(SessionId session, const SessionRestore::RestoredChunk& restored);
@@ -55,7 +55,7 @@ class ChunkTable {
   /// are not enough.
   std::vector<ChunkId> TakeBallast(const std::vector<LogicalId>& devices, Bytes bytes);
 
-  /// Sizes of chunks that preallocated devices are to have again; they are charged already.
+  /// Sizes of chunks that preallocated devices are to have again; they are booked already.
   using Missing = std::map<LogicalId, std::vector<Bytes>>;
   /// The backend's answer about a leaving chunk. The chunk is gone, or unconfirmed.
   void Settle(ChunkId id, const absl::Status& result, Missing& missing);

@@ -152,9 +152,9 @@ Broker::Answer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& making
       made.push_back({.id = core_.chunks.Register(logical, owner, chunk), .bytes = chunk.bytes});
       bytes += chunk.bytes;
     }
-    const bool is_short = bytes < mine.charged;
+    const bool is_short = bytes < mine.booked;
     core_.admission.EndClaim(mine);
-    core_.chunks.RefundCharge(logical, std::exchange(mine.charged, Bytes()) - bytes);
+    core_.chunks.RefundCharge(logical, std::exchange(mine.booked, Bytes()) - bytes);
     if (device.spec.preallocate) {
       more = ServeFromSpare(id, mine, created.status, answer);
       leaving = core_.chunks.TakeExcessSpare(logical);  // the limit may be lower now

@@ -32,7 +32,7 @@ class Grants {
   Waiter NewRequest(const Broker::GrowSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Makes what is to be made, and logs the answer.
   Broker::Answer Finish(WaiterId id, Waiter mine, const std::optional<Making>& making, Broker::Answer answer);
-  /// Makes the chunks of a charged request, and does what is left of it.
+  /// Makes the chunks of a booked request, and does what is left of it.
   Broker::Answer MakeChunks(WaiterId id, Waiter mine, const Making& making);
   /// The chunks that were made for a request of a preallocated device are spare now: the request is served
   /// from these and from those that were there. If other sessions took them meanwhile it is admitted again.
@@ -47,7 +47,7 @@ class Grants {
   /// The card is observed: a program may have taken memory that the ledger did not know of, a new context for
   /// instance. Where the ledger sees now that the card is full, the request waits for the card as any other.
   Broker::Answer LookAgain(WaiterId id, NotMadeRequest request);
-  /// The backend had too little for a charged request. `may_come`: it may have more soon.
+  /// The backend had too little for a booked request. `may_come`: it may have more soon.
   Broker::Answer NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool may_come)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Frees spare chunks for a request, and admits the request again.

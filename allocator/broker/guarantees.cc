@@ -35,8 +35,8 @@ absl::Status Guarantees::MakeDevice(Waiter& waiter) {
       LGPU_RETURN_IF_ERROR(tables_.ledger.RemoveLogical(made));
       return absl::ResourceExhaustedError("the card has too little for the chunks of a preallocated device");
     }
-    device.charged = bytes;
-    waiter.charged = bytes;
+    device.booked = bytes;
+    waiter.booked = bytes;
   }
   waiter.spec.device = made;
   return absl::OkStatus();

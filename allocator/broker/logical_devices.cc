@@ -92,7 +92,7 @@ Broker::Answer LogicalDevices::Finish(WaiterId id, Waiter mine) {
     if (wish.IsUndoneWhenRefused()) ReturnExcess(mine.spec.device);
     return {.status = std::move(mine.refusal)};
   }
-  if (mine.phase == Waiter::Phase::kCharged) return MakeChunks(id, std::move(mine));
+  if (mine.phase == Waiter::Phase::kBooked) return MakeChunks(id, std::move(mine));
   if (is_resize) return FinishResize(id, std::move(mine));
   return {.device = mine.spec.device};
 }
@@ -116,7 +116,7 @@ Broker::Answer LogicalDevices::FinishResize(WaiterId id, Waiter mine) {
   }
   reclaimer_.Reclaim(excess);
   if (waits) return {.wait = id};
-  if (mine.phase == Waiter::Phase::kCharged) return MakeChunks(id, std::move(mine));
+  if (mine.phase == Waiter::Phase::kBooked) return MakeChunks(id, std::move(mine));
   if (mine.phase != Waiter::Phase::kRefused || !grows) return {.device = logical};
   ReturnExcess(logical);
   return {.status = std::move(mine.refusal)};
@@ -138,7 +138,7 @@ Broker::Answer LogicalDevices::MakeChunks(WaiterId id, Waiter mine) {
   const bool is_new = wish.what == GuaranteeWish::For::kNewDevice;
   const bool grows = is_new || wish.size.limit > wish.before.limit;
   SpareChunks::Order order{.device = logical,
-                           .bytes = mine.charged,
+                           .bytes = mine.booked,
                            .sizes = std::move(wish.chunk_sizes),
                            .made = std::move(wish.made),
                            .deadline = is_new ? mine.spec.deadline : core_.now(),
@@ -200,8 +200,8 @@ std::optional<Broker::DeviceInfo> LogicalDevices::Find(LogicalId logical) const 
   const auto device = core_.tables.devices.find(logical);
   if (device == core_.tables.devices.end()) return std::nullopt;
   const Ledger::LogicalView view = core_.tables.ledger.View(logical);
-  // What is charged is not there yet.
-  const Bytes there = view.held() - device->second.charged;
+  // What is booked is not there yet.
+  const Bytes there = view.held() - device->second.booked;
   const bool lacks = device->second.spec.preallocate && !device->second.removed &&
                      core_.now() >= device->second.last_charge + BrokerTables::kBallastRest;
   return Broker::DeviceInfo{.limit = view.limit,

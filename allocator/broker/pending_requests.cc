@@ -63,16 +63,16 @@ void PendingRequests::PutOff(WaiterId id, Waiter waiter) {
 
 std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::Answer& answer) {
   if (mine.phase == Waiter::Phase::kBallast) return Making();
-  if (mine.phase == Waiter::Phase::kCharged) {
+  if (mine.phase == Waiter::Phase::kBooked) {
     const Broker::DeviceSpec& spec = tables_.devices.at(mine.spec.device).spec;
     const BrokerCard& card = tables_.cards.at(spec.card);
     if (spec.preallocate) {
-      return Making{.sizes = ChunkSizesForPreallocation(card.device, mine.charged),
+      return Making{.sizes = ChunkSizesForPreallocation(card.device, mine.booked),
                     .backend_device = card.backend_device};
     }
     const Ledger::LogicalView device = tables_.ledger.View(mine.spec.device);
     return Making{.sizes = ChunkSizesForGrowth(card.device, {.needed = mine.spec.at_least,
-                                                             .granted = mine.charged,
+                                                             .granted = mine.booked,
                                                              .held = device.held(),
                                                              .limit = device.limit}),
                   .backend_device = card.backend_device};

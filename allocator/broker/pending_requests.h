@@ -12,7 +12,7 @@
 
 namespace lgpu {
 
-/// What has to be done for a request without the lock: chunks of `sizes` are to be made for what is charged,
+/// What has to be done for a request without the lock: chunks of `sizes` are to be made for what is booked,
 /// or (`sizes` is empty) its ballast is to be freed.
 struct Making {
   std::vector<Bytes> sizes;

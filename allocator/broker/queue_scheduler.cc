@@ -157,7 +157,7 @@ std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) {
   for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) {
     const DeviceEntry& device = tables_.devices.at(logical);
     // Charged memory is about to be a session's that does not wait.
-    if (!device.charged.is_zero()) return std::nullopt;
+    if (!device.booked.is_zero()) return std::nullopt;
     const Ledger::LogicalView view = tables_.ledger.View(logical);
     const bool lends = view.held() > view.guarantee;
     for (const auto& [session, held] : device.held_by) {

@@ -21,7 +21,7 @@ class SpareChunks {
   };
   struct Order {
     LogicalId device;
-    Bytes bytes;                    // in all; they are charged to the device already
+    Bytes bytes;                    // in all; they are booked for the device already
     std::vector<Bytes> sizes = {};  // empty: as the card's chunks of preallocated devices are cut
     MadeChunks made = {};           // of `sizes`, so far
     /// While memory is leaving, a backend that has too little may be asked again until then.
@@ -29,7 +29,7 @@ class SpareChunks {
     /// On an error the device has this smaller size again.
     std::optional<Ledger::LogicalOptions> size_before = {};
   };
-  /// Makes the chunks of an order. On an error nothing stays charged. None: the order is to be made again
+  /// Makes the chunks of an order. On an error nothing stays booked. None: the order is to be made again
   /// later, with what `order.made` has by now.
   [[nodiscard]] std::optional<Made> Make(Order& order);
   /// Makes all that the device lacks and can have now.

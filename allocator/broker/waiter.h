@@ -35,7 +35,7 @@ struct GuaranteeWish {
   Ledger::LogicalOptions size = {};     // that the device is to have
   bool is_set_aside = false;            // the device is made, or has its new size
   Ledger::LogicalOptions before = {};   // kResize: the size that it had until then
-  std::vector<Bytes> chunk_sizes = {};  // of a preallocated device: those to be made for `charged`
+  std::vector<Bytes> chunk_sizes = {};  // of a preallocated device: those to be made for `booked`
   MadeChunks made = {};                 // so far
 
   /// A resize that is refused is undone; one without a higher limit has its new size all the same.
@@ -52,7 +52,7 @@ struct Waiter {
     kLimit,    // waits in its device's line: for room under the limit, or for the device's own leaving memory
     kCard,     // waits in its card's queue
     kBackend,  // is admitted again at `retry_at`: the backend had less than the ledger
-    kCharged,  // `charged` is in the ledger, and chunks are to be made for it
+    kBooked,  // `booked` is in the ledger, and chunks are to be made for it
     kBallast,  // the spare chunks `ballast` are to be freed for it
     kServed,
     kRefused,
@@ -71,7 +71,7 @@ struct Waiter {
   bool is_patient = true;
   Broker::TimePoint retry_at;         // in kBackend
   TrimTable::Need need;               // in kLimit and kCard
-  Bytes charged;                      // in kCharged
+  Bytes booked;                       // in kBooked
   std::vector<Chunk> taken;           // in kServed: spare chunks, which its session has
   std::vector<ChunkId> ballast = {};  // in kBallast: spare chunks, on their way back
   absl::Status refusal;               // in kRefused

@@ -15,7 +15,7 @@ class ChunkTableTest : public TablesFixture {
  protected:
   ChunkId AddSpare(Bytes bytes) {
     EXPECT_EQ(tables_.ledger.Request(device_, bytes).shortage, Ledger::Shortage::kNone);
-    tables_.devices.at(device_).charged += bytes;
+    tables_.devices.at(device_).booked += bytes;
     return chunks_.Register(device_, SessionId(), {.bytes = bytes, .memory = {}});
   }
   void SetLimit(Bytes limit) {
@@ -60,7 +60,7 @@ TEST_F(ChunkTableTest, AChunkPartlyBeyondALoweredLimitIsMadeAgainAsTheLimitAllow
   ChunkTable::Missing missing;
   for (const ChunkId id : leaving) chunks_.Settle(id, absl::OkStatus(), missing);
   EXPECT_EQ(missing.at(device_), std::vector<Bytes>(6, 2_MiB));
-  EXPECT_EQ(tables_.devices.at(device_).charged, 12_MiB);
+  EXPECT_EQ(tables_.devices.at(device_).booked, 12_MiB);
   ExpectInStep();
 }
 
