@@ -170,7 +170,7 @@ absl::Status CheckValues(const CLI::App& app) {
       }
       if (type != "DIR" && type != "K[=V]" && !IsUtf8(value)) {
         return absl::InvalidArgumentError(
-            absl::StrCat(option->get_name(), ": ", Printable(value), " is no text in UTF-8"));
+            absl::StrCat(option->get_name(), ": ", Printable(value), " is not valid UTF-8"));
       }
     }
   }
@@ -212,7 +212,7 @@ absl::StatusOr<int> TryVerb(const CLI::App& app, const Verb& verb, bool has_mark
   LGPU_RETURN_IF_ERROR(CheckValues(app));
   LGPU_RETURN_IF_ERROR(CheckValues(*verb.app));
   if (const std::string lease = Variable("LGPU_LEASE"); !IsUtf8(lease)) {
-    return absl::InvalidArgumentError(absl::StrCat("LGPU_LEASE: ", Printable(lease), " is no text in UTF-8"));
+    return absl::InvalidArgumentError(absl::StrCat("LGPU_LEASE: ", Printable(lease), " is not valid UTF-8"));
   }
   if (has_marker && !verb.command->TakesCommand()) {
     return absl::InvalidArgumentError(

@@ -222,7 +222,8 @@ void Reload(const Flags& flags, const Config& running, const DeviceRegistry& reg
   }
   if (status.ok()) status = daemon.Reload(*wanted);
   if (!status.ok()) {
-    spdlog::error("the configuration is not taken over: {}", std::string(status.message()));
+    spdlog::error("the new configuration is refused, the old one stays in force: {}",
+                  std::string(status.message()));
     return;
   }
   for (const std::string& key : NeedRestart(running, *wanted)) {

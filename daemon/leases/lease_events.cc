@@ -109,10 +109,10 @@ void LeaseEvents::Unreturned(const Lease& lease, const SessionState& session, By
 void LeaseEvents::IgnoredTrim(const Lease& lease, const SessionState& session,
                               const SessionTrims::Ignored& ignored) const {
   Append(v1::Event::KIND_TRIM_IGNORED, lease, &session,
-         absl::StrCat(ProgramOf(session, lease), " has not answered for 1s which of its ",
-                      FormatBytes(ignored.asked), " lie idle (", ignored.ignored,
-                      " such requests so far): it is stopped, or its session thread is blocked; no request "
-                      "waits for the answer any more"));
+         absl::StrCat(ProgramOf(session, lease), " did not answer within 1s how much of its ",
+                      FormatBytes(ignored.asked), " is idle (unanswered questions so far: ", ignored.ignored,
+                      "): the program is stopped, or its session thread is blocked; requests for memory no "
+                      "longer wait for its answer"));
 }
 
 void LeaseEvents::LostContext(const Lease& lease, const SessionState& session) const {

@@ -16,7 +16,7 @@ namespace {
 
 // Empty: it goes on. Told to its programs.
 std::string WhyOver(const Management& management, Management::BootTime now) {
-  if (management.ends_at && now >= *management.ends_at) return "its time is over";
+  if (management.ends_at && now >= *management.ends_at) return "its time to live has passed";
   if (management.cgroup.empty() || !management.was_populated) return "";
   const absl::StatusOr<bool> populated = IsPopulated(management.cgroup);
   const bool is_over = populated.ok() ? !*populated : absl::IsNotFound(populated.status());

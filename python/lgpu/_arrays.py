@@ -40,11 +40,11 @@ def name_of(dtype: Any) -> str:
     try:
         found = np.dtype(dtype)
     except TypeError as error:
-        raise TypeError(f"{dtype!r} is no element type: {error}") from None
+        raise TypeError(f"{dtype!r} is not an element type: {error}") from None
     if found.name in _NAMES and found.isnative:
         return found.name
     what = found.name if found.isnative else f"{found.str}, in foreign byte order,"
-    raise errors.InvalidArgumentError(f"{what} is none of lgpu's element types: {', '.join(_NAMES)}; convert with astype")
+    raise errors.InvalidArgumentError(f"{what} is not an element type of lgpu; convert it with astype to one of {', '.join(_NAMES)}")
 
 
 def from_value(value: Any, dtype: Any) -> tuple[str, np.ndarray]:
@@ -58,7 +58,7 @@ def from_value(value: Any, dtype: Any) -> tuple[str, np.ndarray]:
         if name is None:
             array = _as_tensorflow(array)
     if array.dtype == object:
-        raise errors.InvalidArgumentError("the values are no numbers, or their rows differ in length")
+        raise errors.InvalidArgumentError("the values are not numbers, or their rows differ in length")
     if name is None:
         name = name_of(array.dtype)
     elif array.dtype != dtype_of(name):  # the name alone hides a foreign byte order

@@ -259,7 +259,7 @@ Incoming Read(const dlpack::Array& array) {
     throw StatusError(absl::InvalidArgumentError(
         "DLPack type (code " + std::to_string(array.dtype.code) + ", " + std::to_string(array.dtype.bits) +
         " bits, " + std::to_string(array.dtype.lanes) +
-        " lanes) is none of lgpu's: float32, float64, int32, int64, bfloat16, float16"));
+        " lanes) is not an element type of lgpu; use float32, float64, int32, int64, bfloat16 or float16"));
   }
   if (!IsDense(array)) {
     throw StatusError(absl::InvalidArgumentError(

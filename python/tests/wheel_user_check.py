@@ -2,12 +2,15 @@
 """An ordinary user installs a wheel by pip and limits a program that knows nothing of lgpu, on a machine with one fake GPU and
 no other lgpu.
 
-wheel_user_check.py WHEEL FAKE_CUDA     FAKE_CUDA: the folder of a build with fake_cuda_run and the fake driver's lib
+wheel_user_check.py WHEEL FAKE_CUDA [ROOT]   FAKE_CUDA: the folder of a build with fake_cuda_run and the fake driver's lib;
+  ROOT: the folder of a bare system with python3 and python3-venv, in which all of it is done, by
+  root in namespaces of its own (unshare --mount --pid --fork)
 
 Root becomes another user for that, by the system's Python: the wheel has to fit it."""
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -65,6 +68,9 @@ def session(wheel, folder):
     run(sys.executable, "-m", "venv", "env")
     python, lgpu = str(folder / "env/bin/python"), str(folder / "env/bin/lgpu")
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", str(wheel))
+    # Without the libraries that the fake driver brings along.
+    for program in ("lgpu", "lgpud"):
+        run("env", "-u", "LD_LIBRARY_PATH", str(folder / "env/bin" / program), "--version")
 
     # Without a daemon the error names the wheel's own.
     refused = run(lgpu, "run", "-m", str(LIMIT), "--", python, "-c", PROGRAM, code=125)
@@ -87,26 +93,46 @@ def session(wheel, folder):
             daemon.wait()
 
 
+def bring_libraries(files, root, folder):
+    """Copies what the fake machine is linked to, and `root` lacks, beside the fake driver."""
+    for file in files:
+        needed = subprocess.run(["ldd", file], check=True, stdout=subprocess.PIPE, text=True).stdout
+        for name, path in re.findall(r"^\s*(\S+) => (/\S+)", needed, re.MULTILINE):
+            if not any((root / place / name).exists() for place in ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "lib64")):
+                shutil.copy(path, folder)
+
+
 def main():
     wheel, fake = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
+    root = pathlib.Path(sys.argv[3]).resolve() if len(sys.argv) > 3 else None
     as_root = os.geteuid() == 0
-    with tempfile.TemporaryDirectory(prefix="lgpu-", dir="/tmp") as name:
+    inside = root or pathlib.Path("/")
+    if root:
+        subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
+    with tempfile.TemporaryDirectory(prefix="lgpu-", dir=inside / "tmp") as name:
         folder = pathlib.Path(name)
         # The source tree may be closed to the user.
         shutil.copytree(fake / "lib", folder / "driver")
+        if root:
+            bring_libraries([fake / "fake_cuda_run", fake / "lib/libcuda.so.1", fake / "lib/libnvidia-ml.so.1"], root, folder / "driver")
         for file in (wheel, fake / "fake_cuda_run", pathlib.Path(__file__)):
             shutil.copy(file, folder)
         (folder / "run").mkdir(mode=0o700)
         if as_root:
             for path in (folder, folder / "run"):
                 os.chown(path, NOBODY, NOBODY)
-        environment = {"PATH": "/usr/bin:/bin", "HOME": name, "XDG_RUNTIME_DIR": f"{name}/run", "LD_LIBRARY_PATH": f"{name}/driver"}
-        user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if as_root else {}
+        there = pathlib.Path("/") / folder.relative_to(inside)
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(there), "XDG_RUNTIME_DIR": f"{there}/run",
+                       "LD_LIBRARY_PATH": f"{there}/driver"}
+        become = []
+        if as_root:
+            become = ["/usr/sbin/chroot", f"--userspec={NOBODY}:{NOBODY}", "--groups=", inside]
         python = "/usr/bin/python3" if as_root else sys.executable
-        subprocess.run([folder / "fake_cuda_run", "--cards", "1", "--memory", "1GiB", "--rules", "off", "--",
-                        python, folder / pathlib.Path(__file__).name, "--session", folder / wheel.name],
-                       check=True, cwd=folder, env=environment, **user)
-    print(f"{wheel.name}: limits an unmodified program of an ordinary user on a fake GPU")
+        subprocess.run([*become, "/usr/bin/env", "-C", there, there / "fake_cuda_run", "--cards", "1", "--memory", "1GiB", "--rules", "off",
+                        "--", python, there / pathlib.Path(__file__).name, "--session", there / wheel.name],
+                       check=True, cwd=folder, env=environment)
+    print(f"{wheel.name}: limits an unmodified program of an ordinary user on a fake GPU"
+          + (", in a bare system" if root else ""))
 
 
 if __name__ == "__main__":

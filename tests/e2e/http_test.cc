@@ -274,7 +274,7 @@ TEST_F(HttpTest, AReloadAppliesLiveKeysAndLeavesTheRest) {
 
   write("[caps.users.alice]\nmemory_limit = \"a lot\"\n");
   (*daemon)->Signal(SIGHUP);
-  EXPECT_TRUE(said("the configuration is not taken over: " + config + ":5:16: "));
+  EXPECT_TRUE(said("the new configuration is refused, the old one stays in force: " + config + ":5:16: "));
   EXPECT_EQ((*control)->CreateLease(OneDevice(60 * kMiB, false, true)).status().code(),
             absl::StatusCode::kResourceExhausted)
       << "the caps are as they were";
@@ -354,10 +354,12 @@ TEST_F(HttpTest, AReloadWithAnErrorChangesNothing) {
   // A lease that fits on no card, and a lease that does not fit on this card now.
   write(caps + good + "[[logical_device]]\nlease = \"b\"\nmemory = \"1GiB\"\n");
   (*daemon)->Signal(SIGHUP);
-  ASSERT_TRUE(said("the configuration is not taken over: " + config + ":12:1: lease b: "));
+  ASSERT_TRUE(
+      said("the new configuration is refused, the old one stays in force: " + config + ":12:1: lease b: "));
   write(caps.substr(0, caps.find('[')) + good + "[[logical_device]]\nlease = \"c\"\nguarantee = \"32MiB\"\n");
   (*daemon)->Signal(SIGHUP);
-  ASSERT_TRUE(said("the configuration is not taken over: " + config + ":8:1: lease c: "));
+  ASSERT_TRUE(
+      said("the new configuration is refused, the old one stays in force: " + config + ":8:1: lease c: "));
   EXPECT_EQ((*control)->GetStats()->leases_size(), 1) << "lease a is not there";
   EXPECT_TRUE((*control)->CreateLease(OneDevice(2 * kMiB, false, true)).ok()) << "no cap";
   (*daemon)->Signal(SIGTERM);

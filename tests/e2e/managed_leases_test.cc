@@ -224,7 +224,7 @@ TEST_F(ManagedLeasesTest, AManagedLeaseEndsWithItsTime) {
   }
   ASSERT_THAT(opened, StartsWith("ok "));
   EXPECT_TRUE(Eventually([&] { return LeaseNames() == std::vector<std::string>{"long"}; }));
-  EXPECT_THAT(Alloc(*client, "a", 2), AllOf(StartsWith("error"), HasSubstr("its time is over")));
+  EXPECT_THAT(Alloc(*client, "a", 2), AllOf(StartsWith("error"), HasSubstr("its time to live has passed")));
 }
 
 TEST_F(ManagedLeasesTest, AManagedLeaseEndsWithItsTimeWhileNoDaemonServes) {

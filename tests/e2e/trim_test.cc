@@ -157,7 +157,7 @@ TEST_F(TrimTest, AStoppedProgramIsReportedAndCostsOneDeadline) {
               AllOf(HasSubstr(absl::StrCat("Pid ", one->pid(), " did not answer 1 request to give back")),
                     HasSubstr("has not answered the last one yet")));
   EXPECT_THAT(Run({"events", "--lease", "stopped"}).out,
-              AllOf(HasSubstr("has not answered for 1s"), HasSubstr("no request waits for the answer")));
+              AllOf(HasSubstr("did not answer within 1s"), HasSubstr("no longer wait for its answer")));
 
   one->Signal(SIGCONT);
   EXPECT_TRUE(Eventually([&] {

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Installs the packages in a fresh Debian, as README.md says, and removes them again.
+"""Makes the packages in a bare Debian, installs them and removes them again, as README.md says.
 
-packages_test.py SOURCE ROOT PACKAGES NEWER PROGRAMS   as root, in namespaces of its own (unshare --mount --pid --fork)
-  ROOT: a folder with a Debian 12 of debootstrap's, which this changes; PACKAGES, NEWER: folders with the packages,
-  in NEWER of a later version; PROGRAMS: the folder of demo_worker
+packages_test.py SOURCE ROOT PACKAGES NEWER PROGRAMS [--same-compiler]   as root, in namespaces of its own (unshare --mount
+  --pid --fork). ROOT: a folder with a Debian 12 of debootstrap's, which this changes; PACKAGES, NEWER: folders with packages
+  that were made on this machine, in NEWER of a later version; PROGRAMS: the folder of demo_worker
 
-The blocks of README.md that are fenced as ```console install are run in their order: lines that begin with "# " as
-root, with "anna$ " or "ben$ " as that user. No systemd runs in there: a systemctl of this test starts lgpud as the
-unit says, with the unit's capabilities."""
+First PACKAGES are installed in ROOT as it is, so that a dependency that they do not name is missing. Then the blocks of
+README.md that are fenced as ```console install are run in their order: lines that begin with "# " as root, with "anna$ " or
+"ben$ " as that user. No systemd runs in there: a systemctl of this test starts lgpud as the unit says, with the unit's
+capabilities.
+
+`scripts/packages` in ROOT finds this user's ccache. With --same-compiler, where ROOT compiles with another version of a
+package than this machine, so that ccache would have nothing, PACKAGES are taken for those that it makes."""
 
 import importlib.util
 import os
@@ -53,28 +57,37 @@ esac
 """
 
 # Files that a package's removal may change: apt's own notes, logs, caches that are made anew, and this test's files.
-NOT_COMPARED = re.compile(r"/(proc|sys|dev|tmp|run/systemd|packages)(/|$)|/var/(lib/(apt|dpkg)|cache|log)(/|$)|"
+NOT_COMPARED = re.compile(r"/(proc|sys|dev|tmp|run/systemd|packages|src|ccache|wheels|root/\.cache)(/|$)|/var/(lib/(apt|dpkg)|cache|log)(/|$)|"
                           r"/etc/ld\.so\.cache$|/usr/local/bin/(systemctl|demo_worker)$|/home/")
+
+
+# What the compiler reads, beside itself: of one version here and in ROOT, or ccache has nothing.
+COMPILED_WITH = ["g++-12", "libstdc++-12-dev", "libc6-dev", "libgrpc++-dev", "libprotobuf-dev", "libabsl-dev", "libboost1.74-dev",
+                 "libspdlog-dev", "libcli11-dev", "libcpp-httplib-dev", "nlohmann-json3-dev"]
 
 
 class Machine:
     def __init__(self, root):
         self.root = root
+        self.folder = "/packages"  # root's
+        self.options = []  # of env, for root's commands
 
-    def run(self, command, user="root", check=False):
+    def run(self, command, user="root", check=False, timeout=600):
         """(what it prints, its exit code)"""
         done = subprocess.run(self.words(command, user), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-                              stdin=subprocess.DEVNULL, timeout=600)
+                              stdin=subprocess.DEVNULL, timeout=timeout)
         if check and done.returncode != 0:
             raise RuntimeError(f"{user}: {command}: exit code {done.returncode}\n{done.stdout}")
         return done.stdout, done.returncode
 
     def words(self, command, user):
         words = ["chroot", str(self.root), "/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-                 "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"]
+                 "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", f"HOME={pathlib.Path.home()}"]
         if user != "root":
-            words += ["runuser", "-u", user, "--"]
-        return words + ["bash", "-c", f"cd {'/packages' if user == 'root' else '/tmp'}; {command}"]
+            words += ["runuser", "-u", user, "--", "env", f"HOME=/home/{user}"]
+        else:
+            words += ["env", *self.options]
+        return words + ["bash", "-c", f"cd {self.folder if user == 'root' else '/tmp'}; {command}"]
 
     def start(self, command, user):
         return subprocess.Popen(self.words(f"exec {command} >/tmp/program.log 2>&1", user), stdin=subprocess.DEVNULL)
@@ -111,6 +124,62 @@ def install_blocks(text):
 def expect(condition, what):
     if not condition:
         raise AssertionError(what)
+
+
+def copy_tree(machine, source):
+    """The files of a clone, for root."""
+    tree = machine.root / "src/lgpu"
+    tree.mkdir(parents=True)
+    listed = subprocess.run(["git", "-C", source, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], check=True,
+                            capture_output=True).stdout
+    packed = subprocess.run(["tar", "-C", source, "--null", "-T", "-", "--ignore-failed-read", "-c"], input=listed, check=True,
+                            capture_output=True).stdout
+    subprocess.run(["tar", "-C", tree, "--no-same-owner", "-x"], input=packed, check=True)
+    machine.folder = "/src/lgpu"
+
+
+def offer_what_is_there(machine, source):
+    """What a build takes from a network or from the compiler's cache comes from this machine: options of env."""
+    cache = subprocess.run(["ccache", "--get-config", "cache_dir"], check=True, capture_output=True, text=True).stdout.strip()
+    pathlib.Path(cache).mkdir(parents=True, exist_ok=True)
+    (machine.root / "ccache").mkdir()
+    subprocess.run(["mount", "--bind", cache, machine.root / "ccache"], check=True)
+    # As the gates before built it, in the same language: ccache tells compilers' messages apart by it.
+    options = ["-u", "LC_ALL", "CCACHE_DIR=/ccache", "LGPU_CONFIGURE_FLAGS=-DLGPU_WERROR=ON"]
+    options += [f"{name}={os.environ[name]}" for name in ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES") if name in os.environ]
+    if any((machine.root / "wheels").glob("*.whl")):
+        options += ["PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels"]
+    # ccache has the Python package by the path of the environment that the tests use here.
+    command = ["scripts/python-env", "--path", "tests/together/requirements.txt"]
+    there, here = (machine.root / machine.run(" ".join(words), check=True)[0].strip().lstrip("/")
+                   for words in ([*command[:2], "python/requirements.txt"], command))
+    here.parent.mkdir(parents=True, exist_ok=True)
+    here.symlink_to(there.name)
+    return options
+
+
+def other_versions(machine):
+    """The packages that files are compiled with, where ROOT has another version than this machine."""
+    query = ["dpkg-query", "-W", "-f", "${Package} ${Version}\\n", *COMPILED_WITH]
+    here = subprocess.run(query, check=False, capture_output=True, text=True).stdout.splitlines()
+    there = subprocess.run(["chroot", str(machine.root), *query], check=False, capture_output=True, text=True).stdout.splitlines()
+    return sorted(set(here) ^ set(there))
+
+
+def make_packages(machine, command, packages, same_compiler):
+    """README.md's `scripts/packages`."""
+    if same_compiler:
+        machine.run("scripts/deps --packages", check=True, timeout=3600)
+        differing = other_versions(machine)
+        if differing:
+            print(f"packages were not made in the bare Debian, for ccache would have nothing there: {', '.join(differing)}")
+            shutil.copytree(packages, machine.root / "src/lgpu/build/packages")
+            return
+    printed, code = machine.run(command, timeout=4 * 3600)
+    expect(code == 0, f"README.md: {command} in a bare Debian:\n" + "\n".join(printed.splitlines()[-40:]))
+    made = {package.name for package in (machine.root / "src/lgpu/build/packages").glob("*.deb")}
+    wanted = {package.name for package in packages.glob("*.deb")}
+    expect(made == wanted, f"README.md: {command} in a bare Debian makes {sorted(made)}, and here {sorted(wanted)}")
 
 
 def try_archive(machine, archive, source):
@@ -177,15 +246,17 @@ def try_python(machine):
 def try_image_build(machine):
     """Where no systemd runs the service is enabled all the same, and stays as the administrator of the image left it."""
     link = machine.root / "etc/systemd/system/multi-user.target.wants/lgpud.service"
-    install = "apt-get install -y ./lgpud_*.deb ./liblgpu0_*.deb"
+    install = "apt-get install -y ./lgpud_*.deb ./lgpu_*.deb ./lgpu-driver-shim_*.deb ./liblgpu0_*.deb"
     machine.run(install, check=True)
     expect(link.is_symlink(), "in an image build lgpud.service is not enabled")
     out, code = machine.run("lgpud --check-gpus")
     expect(code == 9 and "no usable GPU" in out and "lgpud --simulate" in out, f"lgpud --check-gpus: {code}: {out}")
+    out, code = machine.run("lgpu version", "anna")
+    expect("lgpu" in out and "error while loading" not in out, f"lgpu version: {code}: {out}")
     link.unlink()
     machine.run(f"{install} --reinstall", check=True)
     expect(not link.is_symlink(), "the upgrade enables a service that the administrator has disabled")
-    machine.run("apt-get purge -y --auto-remove lgpud liblgpu0", check=True)
+    machine.run("apt-get purge -y --auto-remove lgpud lgpu lgpu-driver-shim liblgpu0", check=True)
 
 
 def upgrade(machine, newer):
@@ -200,10 +271,11 @@ def upgrade(machine, newer):
         subprocess.run(["sleep", "0.05"], check=True)
     expect(held() == f"{64 << 20},1",
            f"before the upgrade: {held()}\n{(machine.root / 'tmp/program.log').read_text(encoding='utf-8')}")
-    for package in (machine.root / "packages").glob("*.deb"):
+    packages = machine.root / machine.folder.lstrip("/")
+    for package in packages.glob("*.deb"):
         package.unlink()
     for package in newer.glob("*.deb"):
-        shutil.copy(package, machine.root / "packages")
+        shutil.copy(package, packages)
     machine.run("apt-get install -y ./lgpud_*.deb ./lgpu_*.deb ./lgpu-driver-shim_*.deb ./liblgpu0_*.deb", check=True)
     out, _ = machine.run("dpkg-query -W -f '${Version}' lgpud", check=True)
     expect(out != "" and (newer / f"lgpud_{out}_amd64.deb").exists(), f"lgpud is {out}")
@@ -223,6 +295,7 @@ def upgrade(machine, newer):
 
 def main():
     source, root, packages, newer, programs = (pathlib.Path(word).resolve() for word in sys.argv[1:6])
+    same_compiler = sys.argv[6:] == ["--same-compiler"]
     spec = importlib.util.spec_from_file_location("docs_test", source / "tests/docs_test.py")
     docs_test = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(docs_test)
@@ -235,7 +308,7 @@ def main():
     try_shim(machine, next(packages.glob("lgpu-driver-shim_*.deb")), source)
     if any(packages.glob("python3-lgpu_*.deb")):
         try_python(machine)
-    files, users = machine.files(), machine.users()
+    files = machine.files()
     try_image_build(machine)
     left = machine.files() - files
     expect(not left, f"purged in an image build, and left behind: {sorted(left)[:20]}")
@@ -244,14 +317,18 @@ def main():
     (root / "run/systemd/system").mkdir(parents=True)
 
     commands = install_blocks((source / "README.md").read_text(encoding="utf-8"))
-    # The packages are made already, and root's folder is theirs.
     expect(commands[:2] == [("root", "scripts/packages", ["..."]), ("root", "cd build/packages", [])],
            f"README.md's Install begins with {commands[:2]}")
-    commands = commands[2:]
+    copy_tree(machine, source)
+    machine.options = offer_what_is_there(machine, source)
+    make_packages(machine, commands[0][1], packages, same_compiler)
+    machine.options = []
+    machine.folder = "/src/lgpu/build/packages"
+    files, users = machine.files(), machine.users()
     expect({user for user, _, _ in commands} == {"root", "anna", "ben"}, "README.md has lines of root, anna and ben")
     expect(any("exit code 75" in expected for _, _, expected in commands), "README.md shows a refusal")
     failures = []
-    for user, command, expected in commands:
+    for user, command, expected in commands[2:]:
         if command.startswith("apt-get purge"):
             upgrade(machine, newer)
         printed = machine.run(command, user)[0].splitlines()

@@ -21,7 +21,7 @@ def size_of(quantity):
     """Bytes of a Kubernetes quantity such as "8Gi"."""
     size = parse_quantity(quantity)
     if size != size.to_integral_value():
-        raise ValueError(f"{quantity} is no whole number of bytes")
+        raise ValueError(f"{quantity} is not a whole number of bytes")
     return int(size)
 
 
