@@ -63,8 +63,9 @@ class World:
     def write(self, name, specification):
         CDI.mkdir(exist_ok=True)
         file = CDI / f"{NAME}-{name}.json"
-        file.write_text(json.dumps(specification))
         self.files.append(file)
+        file.with_suffix(".new").write_text(json.dumps(specification))
+        os.replace(file.with_suffix(".new"), file)
 
     def write_card(self):
         """The stand-in for the vendor's file."""
@@ -182,7 +183,12 @@ def another_user_in_a_container_of_few_rights_is_limited(world):
 
 @case
 def a_read_only_root_is_limited(world):
-    world.both(world.program(), "--read-only", "--user", "4711")
+    world.both(world.program(), "--read-only", "--read-only-tmpfs=false", "--user", "4711")
+
+
+@case
+def a_container_in_a_user_namespace_is_limited(world):
+    world.both(world.program(), "--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536")
 
 
 @case
