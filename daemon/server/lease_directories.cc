@@ -103,6 +103,7 @@ absl::StatusOr<UniqueFd> Listen(const std::string& path, int type) {
 absl::StatusOr<std::unique_ptr<LeaseDirectories>> LeaseDirectories::Start(
     const std::string& runtime_directory, Handlers handlers) {
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());
+  LinkHook(runtime_directory);
   std::unique_ptr<LeaseDirectories> directories(new LeaseDirectories(
       absl::StrCat(runtime_directory, "/leases"), std::move(handlers), std::move(waker)));
   LGPU_ASSIGN_OR_RETURN(directories->thread_,
