@@ -269,6 +269,7 @@ Examination Examine(const CommonOptions& options, bool self_test) {
   examination.checks.push_back(CheckGpuSupport());
   if (std::optional<Check> check = CheckDriverShim(get, connection->runtime_dir())) {
     examination.checks.push_back(*std::move(check));
+    examination.checks.push_back(CheckHook(connection->runtime_dir()));
   }
   const auto cards = connection->Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest());
   const absl::StatusOr<v1::Lease> lease = LeaseOfVariable(get, *connection);

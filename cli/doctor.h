@@ -47,6 +47,9 @@ struct DaemonAnswers {
 /// The checks on the variables that lgpu and its programs read.
 void ExamineVariables(const GetVariable& get, const DaemonAnswers& daemon, Examination& examination);
 
+/// Whether containers of this machine can be limited; `runtime_dir`: lgpud's, which names its lgpu-hook.
+Check CheckHook(const std::string& runtime_dir);
+
 /// Runs all checks. `self_test`: also makes a small lease of its own, and gives it back.
 Examination Examine(const CommonOptions& options, bool self_test);
 

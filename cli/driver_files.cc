@@ -59,7 +59,7 @@ std::optional<fs::path> FindByLoader(const ShimmedLibrary& library) {
 
 /// `found`, or the real library behind it where `found` is lgpu's.
 std::optional<std::string> Behind(const ShimmedLibrary& library, const fs::path& found) {
-  const absl::StatusOr<std::optional<ShimFile>> shim = ShimFile::Read(found.string(), library.real);
+  const absl::StatusOr<std::optional<shim::ShimFile>> shim = ReadShimFile(found.string(), library.real);
   if (!shim.ok()) return std::nullopt;
   if (!*shim) return found.string();
   const std::string folder = (*shim)->folder();
@@ -73,7 +73,7 @@ std::vector<std::string> FoldersOf(const std::string& search_path) {
 }
 
 bool IsInstalledShim(const ShimmedLibrary& library, const fs::path& file) {
-  const absl::StatusOr<std::optional<ShimFile>> shim = ShimFile::Read(file.string(), library.real);
+  const absl::StatusOr<std::optional<shim::ShimFile>> shim = ReadShimFile(file.string(), library.real);
   return shim.ok() && *shim && (*shim)->folder().empty();
 }
 

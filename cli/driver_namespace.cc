@@ -113,9 +113,9 @@ absl::StatusOr<std::vector<Piece>> ReadPieces(const fs::path& folder) {
     if (error) return CannotMount((folder / library.name).string(), error.value());
     const std::string real = fs::canonical(folder / library.real, error).string();
     if (error) return CannotMount((folder / library.real).string(), error.value());
-    LGPU_ASSIGN_OR_RETURN(const std::optional<ShimFile> file, ShimFile::Read(path, library.real));
+    LGPU_ASSIGN_OR_RETURN(const std::optional<shim::ShimFile> file, ReadShimFile(path, library.real));
     if (!file) return absl::FailedPreconditionError(absl::StrCat(path, " is not one of lgpu's libraries"));
-    LGPU_ASSIGN_OR_RETURN(std::string bytes, file->CopyFor(folder.string(), NotedVariables()));
+    LGPU_ASSIGN_OR_RETURN(std::string bytes, CopyOfShim(*file, folder.string(), NotedVariables()));
     pieces.push_back(
         {.name = library.name, .real_name = library.real, .target = real, .bytes = std::move(bytes)});
   }

@@ -14,6 +14,8 @@ using nlohmann::json;
 
 // The place of the lease's directory in a container: lgpu looks there by default.
 constexpr char kInContainer[] = "/run/lgpu";
+// Within which a container's runtime wants the hook to end.
+constexpr int kHookSeconds = 10;
 
 /// For a shell: everything but ' stands for itself between two '.
 std::string ShellLine(const std::string& name, const std::string& value) {
@@ -56,15 +58,29 @@ absl::StatusOr<std::string> FormatEnvironment(const std::string& lease_id,
   return JsonLine({{"schema", "lgpu.env/v1"}, {"lease", lease_id}, {"variables", object}});
 }
 
-std::string FormatCdi(const v1::Lease& lease, const std::string& directory) {
+std::string FormatCdi(const v1::Lease& lease, const CdiPlaces& places) {
+  json edits = places.with ? places.with->edits : json::object();
   json variables = {absl::StrCat("LGPU_ENDPOINT=", kInContainer), absl::StrCat("LGPU_LEASE=", lease.id())};
-  if (HasRealGpu(lease)) variables.push_back(absl::StrCat("CUDA_VISIBLE_DEVICES=", CardUuids(lease)));
-  const json mount = {{"hostPath", directory},
+  const std::string cards = HasRealGpu(lease) ? CardUuids(lease) : "";
+  if (!cards.empty()) variables.push_back(absl::StrCat("CUDA_VISIBLE_DEVICES=", cards));
+  const json mount = {{"hostPath", places.directory},
                       {"containerPath", kInContainer},
                       {"options", {"bind", "ro", "nosuid", "nodev"}}};
-  const json device = {{"name", CdiName(lease)},
-                       {"containerEdits", {{"env", variables}, {"mounts", json::array({mount})}}}};
-  const json spec = {{"cdiVersion", "0.5.0"}, {"kind", "lgpu.io/lease"}, {"devices", json::array({device})}};
+  json own = {{"env", variables}, {"mounts", json::array({mount})}};
+  if (!places.hook.empty()) {
+    // With an environment of its own: the image's would be the hook's otherwise.
+    const json hook = {{"hookName", "createContainer"},
+                       {"path", places.hook},
+                       {"args", {"lgpu-hook", "cover", lease.id(), cards}},
+                       {"env", {"PATH=/usr/bin:/bin"}},
+                       {"timeout", kHookSeconds}};
+    own["hooks"] = json::array({hook});
+  }
+  AddCdiEdits(own, edits);
+  const json device = {{"name", CdiName(lease)}, {"containerEdits", edits}};
+  const json spec = {{"cdiVersion", places.with ? places.with->version : "0.5.0"},
+                     {"kind", "lgpu.io/lease"},
+                     {"devices", json::array({device})}};
   return spec.dump(2) + "\n";
 }
 

@@ -1,10 +1,12 @@
 #ifndef LGPU_CLI_ENV_FORMATS_H_
 #define LGPU_CLI_ENV_FORMATS_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "base/spawn.h"
+#include "cli/cdi_files.h"
 #include "lgpu/v1/control.pb.h"
 
 namespace lgpu::cli {
@@ -17,8 +19,15 @@ absl::StatusOr<std::string> FormatEnvironment(const std::string& lease_id,
                                               const std::string& format);
 
 /// A specification of the Container Device Interface, version 0.5.0, with one device, `lgpu.io/lease=NAME`.
-/// `directory`: the lease's own.
-std::string FormatCdi(const v1::Lease& lease, const std::string& directory);
+/// `directory`: the lease's own. `hook`: the machine's lgpu-hook, which limits programs that do not use
+/// liblgpu; "": simulated GPUs, which such programs cannot use. `with`: the edits of a card's own device,
+/// which come first; its version counts then.
+struct CdiPlaces {
+  std::string directory;
+  std::string hook;
+  std::optional<CdiDevice> with;
+};
+std::string FormatCdi(const v1::Lease& lease, const CdiPlaces& places);
 
 }  // namespace lgpu::cli
 

@@ -58,6 +58,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/packaging/kubernetes DESTINATION ${CMAKE
         PATTERN "__pycache__" EXCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpu.7 DESTINATION ${CMAKE_INSTALL_MANDIR}/man7 COMPONENT lgpu)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT lgpud)
+install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpu-hook.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT lgpu-driver-shim)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.toml.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5 COMPONENT lgpud)
 # liblgpu and the command contain parts of gRPC (cmake/LgpuGrpc.cmake).
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/NOTICE /usr/share/common-licenses/Apache-2.0
@@ -89,7 +90,7 @@ endif()
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/SayNextSteps.cmake COMPONENT next-steps)
 
 # Everything that `cmake --install` wants to be there.
-add_custom_target(installed DEPENDS lgpu lgpud lgpu_cli lgpu_selftest lgpu_man lgpu_shim_cuda lgpu_shim_nvml lgpu_redirect)
+add_custom_target(installed DEPENDS lgpu lgpud lgpu_cli lgpu_selftest lgpu_man lgpu_shim_cuda lgpu_shim_nvml lgpu_redirect lgpu_hook)
 # Removes the files of the last `cmake --install`.
 add_custom_target(uninstall COMMAND ${CMAKE_COMMAND} -P ${PROJECT_SOURCE_DIR}/cmake/Uninstall.cmake VERBATIM)
 

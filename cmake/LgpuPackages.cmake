@@ -69,6 +69,7 @@ lgpu_deb(python3-lgpu python "logical GPUs with memory limits from Python"
   "${about}This package has the Python module lgpu: tensors, ops, memory for kernels of\nyour own, DLPack, and adaptors for PyTorch, CuPy, RMM and Numba.")
 lgpu_static(in_library libgrpc-dev)
 lgpu_static(in_command libgrpc-dev libcli11-dev nlohmann-json3-dev)
+lgpu_static(in_shim libc6-dev libstdc++-12-dev nlohmann-json3-dev)
 lgpu_static(in_daemon libcli11-dev nlohmann-json3-dev libjs-dygraphs)
 # liblgpu opens OpenBLAS at the first MatMul on the CPU.
 set(CPACK_DEBIAN_LIBLGPU0_PACKAGE_RECOMMENDS "libopenblas0-pthread${in_library}")
@@ -77,7 +78,7 @@ set(CPACK_DEBIAN_LGPU_PACKAGE_SUGGESTS "lgpud, lgpu-doc")
 # It needs the C library and the machine's own driver, under a name that lgpu gives it: no package has that file.
 set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_DEPENDS "libc6 (>= 2.28)")
-set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_RECOMMENDS lgpu)
+set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_RECOMMENDS "lgpu${in_shim}")
 # The dependency on liblgpu0 is in PackageByGenerator.cmake, which knows the version.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/client)
 set(CPACK_DEBIAN_PYTHON3-LGPU_PACKAGE_RECOMMENDS lgpu)

@@ -30,6 +30,9 @@ foreach(component ${CPACK_COMPONENTS_ALL})
 endforeach()
 file(GLOB shims ${CPACK_TEMPORARY_DIRECTORY}/lgpu-driver-shim/usr/${CPACK_LGPU_LIBDIR}/lgpu/driver/*.so*)
 execute_process(COMMAND strip --strip-unneeded ${shims} COMMAND_ERROR_IS_FATAL ANY)
+file(MAKE_DIRECTORY ${CPACK_TEMPORARY_DIRECTORY}/lgpu-driver-shim/usr/share/lintian/overrides)
+file(COPY_FILE ${CPACK_LGPU_SOURCE}/packaging/deb/lgpu-driver-shim.lintian-overrides
+     ${CPACK_TEMPORARY_DIRECTORY}/lgpu-driver-shim/usr/share/lintian/overrides/lgpu-driver-shim)
 # The text of the licence is in base-files.
 file(REMOVE ${CPACK_TEMPORARY_DIRECTORY}/liblgpu0/usr/share/doc/lgpu/Apache-2.0)
 file(RENAME ${CPACK_TEMPORARY_DIRECTORY}/liblgpu0/usr/share/doc/lgpu/grpc.copyright

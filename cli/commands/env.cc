@@ -1,9 +1,13 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
+#include "cli/cdi_files.h"
 #include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/driver_shim.h"
@@ -24,6 +28,10 @@ class EnvCommand final : public Command {
                      "prints; cdi: a specification for containers")
         ->type_name("sh|json|systemd|taskprolog|cdi")
         ->check(CLI::IsMember({"sh", "json", "systemd", "taskprolog", "cdi"}));
+    verb->add_option("--with", with_,
+                     "With --format cdi: also what this CDI device gives a container, such as the GPU's "
+                     "device files and driver, so that one --device is enough")
+        ->type_name("DEVICE");
     return verb;
   }
 
@@ -32,7 +40,10 @@ class EnvCommand final : public Command {
     v1::GetLeaseRequest request;
     request.set_lease(lease_);
     LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(kGetLease, request));
-    if (format_ == "cdi") return PrintCdi(connection, lease, options);
+    if (!with_.empty() && format_ != "cdi") {
+      return absl::InvalidArgumentError(absl::StrCat("--with ", with_, " needs --format cdi"));
+    }
+    if (format_ == "cdi") return PrintCdi(connection, lease);
     const auto variable = [](const std::string& name) {
       const char* const value = std::getenv(name.c_str());
       return value == nullptr ? std::nullopt : std::optional<std::string>(value);
@@ -49,23 +60,31 @@ class EnvCommand final : public Command {
 
  private:
   /// The container's processes reach the lease alone, whatever their user.
-  static absl::StatusOr<int> PrintCdi(Connection& connection, const v1::Lease& lease,
-                                      const CommonOptions& options) {
+  absl::StatusOr<int> PrintCdi(Connection& connection, const v1::Lease& lease) {
     v1::OpenLeaseDirectoryRequest request;
     request.set_lease(lease.id());
     LGPU_ASSIGN_OR_RETURN(const v1::OpenLeaseDirectoryResponse opened,
                           connection.Call(kOpenLeaseDirectory, request));
+    CdiPlaces places{.directory = opened.directory(), .hook = {}, .with = std::nullopt};
     if (HasRealGpu(lease)) {
-      options.Note(
-          "lgpu: note: the container's programs are limited where they use liblgpu; those that know "
-          "nothing of lgpu need its driver shim in the image");
+      std::error_code error;
+      places.hook = std::filesystem::read_symlink(connection.runtime_dir() + "/hook", error).string();
+      if (error) {
+        return absl::FailedPreconditionError(
+            "lgpu-hook is not installed on lgpud's machine, so nothing would limit a container's programs\n"
+            "try: install the package lgpu-driver-shim there");
+      }
     }
-    LGPU_RETURN_IF_ERROR(WriteOut(FormatCdi(lease, opened.directory())));
+    if (!with_.empty()) {
+      LGPU_ASSIGN_OR_RETURN(places.with, FindCdiDevice(with_, {"/etc/cdi", "/var/run/cdi"}));
+    }
+    LGPU_RETURN_IF_ERROR(WriteOut(FormatCdi(lease, places)));
     return kExitOk;
   }
 
   std::string lease_;
   std::string format_ = "sh";
+  std::string with_;
 };
 
 }  // namespace

@@ -47,13 +47,17 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Whether this process has lost the lease's variables and the note has them.
-bool IsNoted() { return Variable("LGPU_LEASE").empty() && !Noted("LGPU_LEASE").empty(); }
+/// A container's copy: no variable of an image or of its user takes the limit away.
+bool IsFixed() { return Noted("LGPU_SHIM") == "on"; }
+bool IsOff() { return Variable("LGPU_SHIM") == "off" && !IsFixed(); }
+
+/// Whether the note's variables count: this process has lost its own, or may have none.
+bool IsNoted() { return IsFixed() || (Variable("LGPU_LEASE").empty() && !Noted("LGPU_LEASE").empty()); }
 
 }  // namespace
 
 std::optional<LeaseSession::Options> OptionsFromEnvironment(const char* client) {
-  if (Variable("LGPU_SHIM") == "off") return std::nullopt;
+  if (IsOff()) return std::nullopt;
   const auto find = [is_noted = IsNoted()](const char* name) {
     return is_noted ? Noted(name) : Variable(name);
   };
@@ -72,7 +76,7 @@ std::optional<LeaseSession::Options> OptionsFromEnvironment(const char* client) 
 }
 
 void RestoreVisibleDevices() {
-  if (!IsNoted() || Variable("LGPU_SHIM") == "off") return;
+  if (!IsNoted() || IsOff()) return;
   const std::string visible = Noted("CUDA_VISIBLE_DEVICES");
   if (!visible.empty()) ::setenv("CUDA_VISIBLE_DEVICES", visible.c_str(), /*overwrite=*/0);
 }

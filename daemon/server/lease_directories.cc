@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/server/hook_link.h"
 #include "daemon/server/server_dir.h"
 #include "lgpu/status.h"
 
@@ -30,8 +32,10 @@ constexpr char kSessionSocket[] = "session.sock";
 constexpr char kControlSocket[] = "control.sock";
 constexpr std::array kSockets = {kSessionSocket, kControlSocket};
 
-// Only root can enter the folder above, so a process that reaches this one was given it: any user may
-// connect.
+// The folder with the sockets, in the lease's own. Only root and the lease's owner can enter that one, so a
+// process that reaches the sockets was given them: any user may connect.
+constexpr char kServedFolder[] = "/run";
+
 absl::Status MakeFolder(const std::string& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the directory ", path));
@@ -40,6 +44,24 @@ absl::Status MakeFolder(const std::string& path, mode_t mode) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot set the mode of ", path));
   }
   return absl::OkStatus();
+}
+
+/// Lets the user pass through the root's folder, and nothing else: a container that they start without root
+/// mounts what lies in it. A folder of their own would let them replace what lgpud makes there.
+absl::Status LetPass(const std::string& path, std::uint32_t uid) {
+  // The kernel's form of an access control list (linux/posix_acl_xattr.h): version, then tag, rights and id.
+  constexpr std::uint32_t kNoId = 0xffffffff;
+  struct Entry {
+    std::uint16_t tag, rights;
+    std::uint32_t id;
+  };
+  const struct {
+    std::uint32_t version;
+    Entry entries[5];
+  } list = {2, {{0x01, 7, kNoId}, {0x02, 1, uid}, {0x04, 0, kNoId}, {0x10, 1, kNoId}, {0x20, 0, kNoId}}};
+  if (::setxattr(path.c_str(), "system.posix_acl_access", &list, sizeof(list), 0) == 0)
+    return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot let user ", uid, " into ", path));
 }
 
 /// Lets every user connect to the socket. Follows no link: a container may have put one in its place.
@@ -53,7 +75,11 @@ bool OpenToAll(const std::string& path) {
 /// Removes a lease's folder with the sockets that lgpud made there. OK: it is gone. A container may have put
 /// other files in it, however many and however deep: these stay, and the folder with them.
 absl::Status RemoveFolder(const std::string& path) {
-  for (const char* const socket : kSockets) ::unlink(absl::StrCat(path, "/", socket).c_str());
+  const std::string served = path + kServedFolder;
+  for (const char* const socket : kSockets) ::unlink(absl::StrCat(served, "/", socket).c_str());
+  if (::rmdir(served.c_str()) != 0 && errno != ENOENT) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", served));
+  }
   if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", path));
 }
@@ -77,6 +103,7 @@ absl::StatusOr<UniqueFd> Listen(const std::string& path, int type) {
 absl::StatusOr<std::unique_ptr<LeaseDirectories>> LeaseDirectories::Start(
     const std::string& runtime_directory, Handlers handlers) {
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());
+  LinkHook(runtime_directory);
   std::unique_ptr<LeaseDirectories> directories(new LeaseDirectories(
       absl::StrCat(runtime_directory, "/leases"), std::move(handlers), std::move(waker)));
   LGPU_ASSIGN_OR_RETURN(directories->thread_,
@@ -87,13 +114,22 @@ absl::StatusOr<std::unique_ptr<LeaseDirectories>> LeaseDirectories::Start(
 absl::StatusOr<std::string> LeaseDirectories::Open(const LeaseTable::WithDirectory& lease) {
   MutexLock lock(mutex_);
   if (stopping_) return absl::UnavailableError("the daemon is stopping");
+  LinkHook(std::filesystem::path(parent_).parent_path());
   if (const auto found = served_.find(lease.id); found != served_.end()) return found->second->path;
   auto served = std::make_shared<Served>();
   served->key = lease.key;
   served->owner = lease.owner;
-  served->path = absl::StrCat(parent_, "/", lease.id);
+  const std::string own = absl::StrCat(parent_, "/", lease.id);
+  served->path = own + kServedFolder;
   LGPU_RETURN_IF_ERROR(CheckSocketPath(served->path));
-  LGPU_RETURN_IF_ERROR(MakeFolder(parent_, 0700));
+  LGPU_RETURN_IF_ERROR(MakeFolder(parent_, 0711));
+  LGPU_RETURN_IF_ERROR(MakeFolder(own, 0700));
+  if (lease.owner != ::geteuid()) {
+    if (const absl::Status passes = LetPass(own, lease.owner); !passes.ok()) {
+      spdlog::warn("{}: containers that they start without root cannot have lease {}",
+                   std::string(passes.message()), lease.id);
+    }
+  }
   LGPU_RETURN_IF_ERROR(MakeFolder(served->path, 0755));
   LGPU_ASSIGN_OR_RETURN(served->session,
                         Listen(absl::StrCat(served->path, "/", kSessionSocket), SOCK_SEQPACKET));

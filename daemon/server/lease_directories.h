@@ -21,10 +21,10 @@
 
 namespace lgpu::daemon {
 
-/// The LeaseDirectories are folders `leases/ID` of the runtime directory, each with two sockets that serve
-/// one lease alone: a container mounts its lease's folder in place of the runtime directory. One thread
-/// accepts for all. A folder stays where it is over restarts, since containers have it mounted; its sockets
-/// are new. Thread-safe.
+/// The LeaseDirectories are folders `leases/ID/run` of the runtime directory, each with two sockets that
+/// serve one lease alone: a container mounts its lease's folder in place of the runtime directory. Root and
+/// the lease's owner can reach it. One thread accepts for all. A folder stays where it is over restarts,
+/// since containers have it mounted; its sockets are new. Thread-safe.
 class LeaseDirectories {
  public:
   /// Takes a connection; `peer` has the user id of the lease's owner in place of its own. Called on the

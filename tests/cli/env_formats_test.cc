@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "cli/cdi_files.h"
 #include "cli/slurm_gres.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/child_program.h"
 
 namespace lgpu::cli {
 namespace {
@@ -38,15 +42,56 @@ TEST(EnvFormatsTest, ACdiSpecificationMountsTheDirectoryOfTheLease) {
   lease.set_id("l-1");
   lease.set_name("train");
   lease.add_devices()->set_card_uuid("GPU-1");
-  const auto spec = nlohmann::json::parse(FormatCdi(lease, "/run/lgpu/leases/l-1"));
+  const auto spec = nlohmann::json::parse(
+      FormatCdi(lease, {.directory = "/run/lgpu/leases/l-1/run", .hook = "/usr/lib/lgpu/lgpu-hook"}));
   const auto& edits = spec["devices"][0]["containerEdits"];
   EXPECT_EQ(spec["devices"][0]["name"], "train");
   EXPECT_EQ(edits["env"], (std::vector<std::string>{"LGPU_ENDPOINT=/run/lgpu", "LGPU_LEASE=l-1",
                                                     "CUDA_VISIBLE_DEVICES=GPU-1"}));
-  EXPECT_EQ(edits["mounts"][0]["hostPath"], "/run/lgpu/leases/l-1");
+  EXPECT_EQ(edits["mounts"][0]["hostPath"], "/run/lgpu/leases/l-1/run");
   EXPECT_EQ(edits["mounts"][0]["containerPath"], "/run/lgpu");
+  EXPECT_EQ(edits["hooks"][0]["hookName"], "createContainer");
+  EXPECT_EQ(edits["hooks"][0]["path"], "/usr/lib/lgpu/lgpu-hook");
+  EXPECT_EQ(edits["hooks"][0]["args"], (std::vector<std::string>{"lgpu-hook", "cover", "l-1", "GPU-1"}));
+  EXPECT_EQ(edits["hooks"][0]["env"], (std::vector<std::string>{"PATH=/usr/bin:/bin"}))
+      << "without one of its own the hook has the image's environment";
   lease.set_name("_odd");
-  EXPECT_EQ(nlohmann::json::parse(FormatCdi(lease, "/x"))["devices"][0]["name"], "l-1");
+  EXPECT_EQ(nlohmann::json::parse(FormatCdi(lease, {.directory = "/x"}))["devices"][0]["name"], "l-1");
+}
+
+class CdiFilesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream(folder_.path() + "/nvidia.json") << R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu",
+               "containerEdits": {"env": ["ALL=1"], "hooks": [{"hookName": "createContainer", "path": "/h"}]},
+               "devices": [{"name": "GPU-1", "containerEdits": {"env": ["ONE=1"], "deviceNodes": [{"path": "/dev/x"}]}}]})";
+    std::ofstream(folder_.path() + "/odd.json") << "[1, {";
+  }
+  const testing::TempDir folder_;
+};
+
+TEST_F(CdiFilesTest, TheEditsOfACardsDeviceComeBeforeThoseOfTheLease) {
+  const absl::StatusOr<CdiDevice> card = FindCdiDevice("nvidia.com/gpu=GPU-1", {"/nowhere", folder_.path()});
+  ASSERT_TRUE(card.ok()) << card.status();
+  v1::Lease lease;
+  lease.set_id("l-1");
+  const auto spec =
+      nlohmann::json::parse(FormatCdi(lease, {.directory = "/x", .hook = "/hook", .with = *card}));
+  EXPECT_EQ(spec["cdiVersion"], "0.6.0") << "of the fields that the card's file may have";
+  const auto& edits = spec["devices"][0]["containerEdits"];
+  EXPECT_EQ(edits["env"],
+            (std::vector<std::string>{"ALL=1", "ONE=1", "LGPU_ENDPOINT=/run/lgpu", "LGPU_LEASE=l-1"}));
+  EXPECT_EQ(edits["deviceNodes"][0]["path"], "/dev/x");
+  ASSERT_EQ(edits["hooks"].size(), 2u);
+  EXPECT_EQ(edits["hooks"][0]["path"], "/h") << "it makes the driver's links first";
+  EXPECT_EQ(edits["hooks"][1]["path"], "/hook");
+}
+
+TEST_F(CdiFilesTest, AnAbsentDeviceIsRefusedWithThoseThatAreThere) {
+  const absl::Status refused = FindCdiDevice("nvidia.com/gpu=GPU-2", {folder_.path()}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("no device nvidia.com/gpu=GPU-2"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("there are: nvidia.com/gpu=GPU-1"));
 }
 
 v1::ListPhysicalDevicesResponse Cards() {

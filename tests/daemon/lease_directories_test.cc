@@ -23,7 +23,7 @@ class LeaseDirectoriesTest : public ::testing::Test {
  protected:
   /// The folder of a lease of an earlier daemon, with its sockets as files.
   std::string MakeEnded(const std::string& id) {
-    const std::string path = directory_.path() + "/leases/" + id;
+    const std::string path = directory_.path() + "/leases/" + id + "/run";
     fs::create_directories(path);
     for (const char* const socket : {"session.sock", "control.sock"}) std::ofstream(path + "/" + socket);
     return path;

@@ -18,7 +18,7 @@ class NotedCopyTest : public ShimTest {
  protected:
   /// A copy with these variables in its note, in a folder with the real driver.
   std::string Copy(const std::string& variables) {
-    const auto shim = cli::ShimFile::Read(LGPU_DRIVER_SHIM, "liblgpu_real_cuda.so.1");
+    const auto shim = cli::ReadShimFile(LGPU_DRIVER_SHIM, "liblgpu_real_cuda.so.1");
     EXPECT_TRUE(shim.ok() && shim->has_value()) << shim.status();
     return Write((*shim)->CopyFor(folder_.path(), variables).value_or(""));
   }

@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""lgpu-hook with the real podman, programs that know nothing of lgpu and the fake driver: each form of a container is limited,
+and is shown open without the hook first.
+
+limit_test.py ROOT BUILD [CASE ...]   ends with 77 where it cannot run, and says why
+
+The containers' root is this machine's under an overlay. A CDI file stands for the vendor's: it mounts the driver by the name
+of its version, and a hook makes the names that programs ask for. The fake card is a folder, whose files programs share."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from podman_test import LIMITS, PODMAN, eventually, expect, why_not
+
+OWNER = 61301  # a user without a name
+NAME = f"limit-{os.getpid()}"
+CARD = "example.com/gpu=all"
+CDI = pathlib.Path("/etc/cdi")
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+DRIVER = f"{LIBRARIES}/libcuda.so.580.65.06"
+LIMITED, OPEN = "total 64, 96 MiB: 2", "total 256, 96 MiB: 0"
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+class World:
+    def __init__(self, build, folder):
+        self.build, self.folder, self.daemon = build, pathlib.Path(folder), None
+        self.folder.chmod(0o755)
+        self.endpoint = self.folder / "run"
+        self.fake = build / "tests/fake_cuda/lib"
+        self.config = self.folder / "lgpud.toml"
+        self.config.write_text(f'[daemon]\nstate_dir = "{folder}/state"\nlock_dir = "{folder}/locks"\nsocket_group = ""\n')
+        self.make_card()
+        self.files = []
+
+    def make_card(self):
+        """The files of a fake machine, in a folder in place of descriptors of the program that makes them."""
+        card = self.folder / "card"
+        (card / "proc").mkdir(parents=True)
+        copy = f"""
+            folder=${{LGPU_FAKE_CUDA%/*}}; cp $LGPU_FAKE_CUDA {card}/state
+            for fd in $folder/*; do
+              case $(readlink $fd) in /memfd:*) [ $fd = $LGPU_FAKE_CUDA ] || cp --sparse=always $fd {card}/${{fd##*/}} ;; esac
+            done"""
+        subprocess.run([self.build / "tests/fake_cuda/fake_cuda_run", "--cards", "1", "--memory", "256MiB", "--rules", "off", "--",
+                        "sh", "-ec", copy], check=True, timeout=60)
+        for file in card.iterdir():
+            file.chmod(0o777 if file.is_dir() else 0o666)
+
+    def write(self, name, specification):
+        CDI.mkdir(exist_ok=True)
+        file = CDI / f"{NAME}-{name}.json"
+        self.files.append(file)
+        file.with_suffix(".new").write_text(json.dumps(specification))
+        os.replace(file.with_suffix(".new"), file)
+
+    def write_card(self):
+        """The stand-in for the vendor's file."""
+        def mount(source, target):
+            return {"hostPath": str(source), "containerPath": target, "options": ["bind", "nosuid", "nodev"]}
+        names = f"cd .{LIBRARIES} && ln -sf {DRIVER.split('/')[-1]} libcuda.so.1 && ln -sf libnvidia-ml.so.580.65.06 libnvidia-ml.so.1"
+        edits = {"env": ["LGPU_FAKE_CUDA=/fake/state"],
+                 "mounts": [mount(self.fake / "libcuda.so.1", DRIVER),
+                            mount(self.fake / "libnvidia-ml.so.1", f"{LIBRARIES}/libnvidia-ml.so.580.65.06"),
+                            mount(self.folder / "card", "/fake"), mount("/proc", "/fake/proc")],
+                 "hooks": [{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", names],
+                            "env": ["PATH=/usr/bin:/bin"]}]}
+        self.write("card", {"cdiVersion": "0.5.0", "kind": "example.com/gpu",
+                            "devices": [{"name": "all", "containerEdits": edits}]})
+
+    def write_lease(self, name, *flags):
+        spec = self.lgpu("env", name, "--format", "cdi", *flags)
+        expect(spec.returncode == 0, spec.stderr)
+        self.write(name, json.loads(spec.stdout))
+        return json.loads(spec.stdout)["devices"][0]["containerEdits"]
+
+    def start(self):
+        environment = {**os.environ, "LGPU_FAKE_CUDA": str(self.folder / "card/state"), "LD_LIBRARY_PATH": str(self.fake)}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
+        log = open(self.folder / "lgpud.log", "ab")
+        self.daemon = subprocess.Popen([self.build / "daemon/lgpud", "--dir", self.endpoint, "--config", self.config],
+                                       env=environment, stderr=log)
+        eventually(lambda: self.lgpu("ls").returncode == 0, "lgpud answers")
+
+    def kill(self):
+        self.daemon.send_signal(signal.SIGKILL)
+        self.daemon.wait()
+
+    def lgpu(self, *words):
+        return subprocess.run([self.build / "cli/lgpu", "--endpoint", self.endpoint, *words], capture_output=True, text=True,
+                              check=False, timeout=60)
+
+    def podman(self, *flags, lease=True):
+        device = ["--device", f"lgpu.io/lease={NAME}"] if lease else []
+        return [*PODMAN, "run", "--rm", *LIMITS, "--device", CARD, *device, *flags]
+
+    def inside(self, command, *flags, lease=True, root="/:O"):
+        return subprocess.run([*self.podman(*flags, lease=lease), "--rootfs", root, *command], capture_output=True, text=True,
+                              check=False, timeout=120)
+
+    def program(self, *words):
+        return [self.build / "tests/containers/driver_program", *words]
+
+    def both(self, command, *flags):
+        """The command's output is that of an open program without the lease's device, and of a limited one with it."""
+        for lease, wanted in ((False, OPEN), (True, LIMITED)):
+            result = self.inside(command, *flags, lease=lease)
+            expect(result.stdout.strip() == wanted, f"{'with' if lease else 'without'} the lease, {command} {flags}: "
+                                                    f"{result.stdout}{result.stderr}")
+
+    def refused(self, *flags, **keywords):
+        result = self.inside(["true"], *flags, **keywords)
+        expect(result.returncode != 0, "the container was started")
+        return result.stderr
+
+    def held(self):
+        return self.lgpu("ls", "--query", "gpu.held", "--format", "csv,noheader,nounits").stdout.split()
+
+    @contextlib.contextmanager
+    def holding(self, *flags):
+        """A container with 40 MiB."""
+        container = subprocess.Popen([*self.podman("-i", "--name", NAME, *flags), "--rootfs", "/:O", *self.program("--hold")],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            answer = container.stdout.readline().strip()
+            expect(answer == "40 MiB: 0", f"{answer}")
+            yield container
+        finally:
+            subprocess.run([*PODMAN, "kill", "-s", "KILL", NAME], capture_output=True, check=False, timeout=60)
+            container.communicate(timeout=60)
+
+    @staticmethod
+    def more(container):
+        container.stdin.write("\n")
+        container.stdin.flush()
+        return container.stdout.readline().strip()
+
+
+@case
+def a_plain_program_is_limited(world):
+    world.both(world.program())
+
+
+@case
+def the_absolute_path_of_the_driver_is_limited(world):
+    world.both(world.program(DRIVER))
+
+
+@case
+def a_program_without_an_environment_is_limited(world):
+    world.both(["env", "-i", "LGPU_FAKE_CUDA=/fake/state", *world.program()])
+
+
+@case
+def other_ways_to_load_the_driver_are_limited(world):
+    world.both(world.program("deep:libcuda.so.1"))
+    world.both(world.program("new:libcuda.so.1"))
+
+
+@case
+def an_images_own_variables_change_nothing(world):
+    world.both(world.program(), "-e", f"LD_LIBRARY_PATH={LIBRARIES}", "-e", "LD_PRELOAD=libnvidia-ml.so.1", "-e", "LGPU_SHIM=off",
+               "-e", "LGPU_LEASE=l-00000000", "-e", "LGPU_ENDPOINT=/nowhere")
+
+
+@case
+def another_user_in_a_container_of_few_rights_is_limited(world):
+    world.both(world.program(), "--user", "4711", "--cap-drop", "all", "--security-opt", "no-new-privileges")
+
+
+@case
+def a_read_only_root_is_limited(world):
+    world.both(world.program(), "--read-only", "--read-only-tmpfs=false", "--user", "4711")
+
+
+@case
+def a_container_in_a_user_namespace_is_limited(world):
+    world.both(world.program(), "--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536")
+
+
+@case
+def a_driver_of_the_images_own_is_limited(world):
+    for compat in ("/usr/local/cuda/compat", "/usr/local/cuda-13.0/compat", "/opt/mounted"):
+        world.both(world.program(f"{compat}/libcuda.so.1"), "-v", f"{world.fake}:{compat}:ro")
+
+
+@case
+def either_order_of_devices_is_limited(world):
+    for devices in ((CARD, f"lgpu.io/lease={NAME}"), (f"lgpu.io/lease={NAME}", CARD)):
+        flags = [word for device in devices for word in ("--device", device)]
+        result = subprocess.run([*PODMAN, "run", "--rm", *LIMITS, *flags, "--rootfs", "/:O", *world.program()],
+                                capture_output=True, text=True, check=False, timeout=120)
+        expect(result.stdout.strip() == LIMITED, f"{devices}: {result.stdout}{result.stderr}")
+
+
+@case
+def one_device_has_the_cards_edits_too(world):
+    edits = world.write_lease(NAME, "--with", CARD)
+    expect("LGPU_FAKE_CUDA=/fake/state" in edits["env"] and len(edits["hooks"]) == 2, f"{edits}")
+    result = subprocess.run([*PODMAN, "run", "--rm", *LIMITS, "--device", f"lgpu.io/lease={NAME}", "--rootfs", "/:O",
+                             *world.program()], capture_output=True, text=True, check=False, timeout=120)
+    expect(result.stdout.strip() == LIMITED, result.stdout + result.stderr)
+    world.write_lease(NAME)
+
+
+@case
+def a_program_of_podman_exec_is_limited(world):
+    with world.holding():
+        for before in ([], ["env", "-i", "LGPU_FAKE_CUDA=/fake/state"]):
+            result = subprocess.run([*PODMAN, "exec", "-e", "LGPU_FAKE_CUDA=/fake/state", NAME, *before, *world.program()],
+                                    capture_output=True, text=True, check=False, timeout=60)
+            expect(result.stdout.strip() == LIMITED, result.stdout + result.stderr)
+
+
+@case
+def a_container_without_a_driver_is_refused(world):
+    result = subprocess.run([*PODMAN, "run", "--rm", *LIMITS, "--device", f"lgpu.io/lease={NAME}", "--rootfs", "/:O", "true"],
+                            capture_output=True, text=True, check=False, timeout=60)
+    expect(result.returncode != 0 and "the container has no libcuda.so.1, so nothing would limit it" in result.stderr, result.stderr)
+
+
+@case
+def a_second_lease_is_refused(world):
+    text = world.refused("--device", f"lgpu.io/lease={NAME}-second")
+    expect("the container has a lease already" in text and "would be a second one" in text, text)
+
+
+@case
+def a_program_is_known_by_its_pid_on_the_machine(world):
+    with world.holding():
+        row = world.lgpu("ps", "--query", "pid,uid,lease", "--format", "csv,noheader").stdout.strip().split(",")
+        expect(row[1:] == [str(OWNER), NAME], f"the session is the owner's: {row}")
+        command = pathlib.Path(f"/proc/{row[0]}/cmdline").read_bytes()
+        expect(b"driver_program" in command, f"pid {row[0]} is {command}")
+        expect(sum(map(int, world.held())) >= 40 << 20, f"{world.held()}")
+    eventually(lambda: set(world.held()) == {"0"}, "the memory of a killed container is back")
+
+
+@case
+def a_restart_of_lgpud_is_survived(world):
+    with world.holding() as container:
+        world.kill()
+        world.start()
+        answers = [world.more(container) for _ in range(8)]
+        expect(answers[:6] == ["4 MiB: 0"] * 6 and answers[6:] == ["4 MiB: 2"] * 2, f"{answers}")
+
+
+@case
+def a_full_card_refuses_as_it_does_outside(world):
+    taken = world.lgpu("create", "--name", f"{NAME}-full", "-m", "160MiB", "--guarantee", "160MiB")
+    expect(taken.returncode == 0, taken.stderr)
+    try:
+        world.both_fit = world.inside(world.program())
+        expect(world.both_fit.stdout.strip().endswith("96 MiB: 2"), world.both_fit.stdout + world.both_fit.stderr)
+    finally:
+        world.lgpu("rm", f"{NAME}-full")
+
+
+@case
+def a_container_of_a_removed_lease_runs_and_is_refused_memory(world):
+    name = f"{NAME}-third"
+    made = world.lgpu("create", "--managed", "--owner", str(OWNER), "--name", name, "-m", "64MiB")
+    expect(made.returncode == 0, made.stderr)
+    world.write_lease(name)
+    script = f"touch /mnt/started; until [ -e /mnt/gone ]; do sleep 0.1; done; {world.program()[0]}"
+    (world.folder / "shared").mkdir()
+    container = subprocess.Popen([*world.podman("--device", f"lgpu.io/lease={name}", "-v", f"{world.folder}/shared:/mnt", lease=False),
+                                  "--rootfs", "/:O", "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    eventually((world.folder / "shared/started").exists, "the container runs")
+    expect(world.lgpu("rm", name).returncode == 0, "the lease is removed")
+    (world.folder / "shared/gone").touch()
+    output, _ = container.communicate(timeout=60)
+    expect("96 MiB: 2" in output, output)
+    text = world.refused("--device", f"lgpu.io/lease={name}", lease=False)
+    expect("leases/" in text, text)
+
+
+def main():
+    why = why_not()
+    if why:
+        print(f"skipped: {why}")
+        return 77
+    folder = tempfile.mkdtemp(prefix="lgpu-limit-", dir="/dev/shm")
+    world = World(pathlib.Path(sys.argv[2]).resolve(), folder)
+    wanted = sys.argv[3:]
+    try:
+        world.start()
+        world.write_card()
+        for name in (NAME, f"{NAME}-second"):
+            made = world.lgpu("create", "--managed", "--owner", str(OWNER), "--name", name, "-m", "64MiB")
+            expect(made.returncode == 0, made.stderr)
+            world.write_lease(name)
+        for each in CASES:
+            if wanted and each.__name__ not in wanted:
+                continue
+            started = time.monotonic()
+            each(world)
+            print(f"ok {time.monotonic() - started:6.1f} s  {each.__name__}", flush=True)
+    finally:
+        for file in world.files:
+            file.unlink(missing_ok=True)
+        if world.daemon is not None:
+            world.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
