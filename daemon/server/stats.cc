@@ -10,6 +10,7 @@
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/session_trims.h"
 #include "base/process.h"
+#include "daemon/leases/lease_idle.h"
 #include "daemon/leases/users.h"
 #include "daemon/saturate.h"
 #include "daemon/server/charged_kinds.h"
