@@ -114,17 +114,6 @@ std::string UseRemark(const Refusal& refusal) {
   return remark;
 }
 
-// A lease that used its GPU a moment ago is at work.
-constexpr std::chrono::seconds kIdleMark{30};
-
-std::string FormatIdle(std::chrono::milliseconds time) {
-  const auto in = [time](std::chrono::seconds unit) { return std::to_string(time / unit); };
-  using std::chrono_literals::operator""s;
-  if (time < 120s) return "idle " + in(1s) + " s";
-  if (time < 7200s) return "idle " + in(60s) + " min";
-  return time < 48 * 3600s ? "idle " + in(3600s) + " h" : "idle " + in(24 * 3600s) + " d";
-}
-
 std::string HolderRemark(const Refusal::Holder& holder) {
   std::string remark = holder.device.empty() ? "" : OneLine(holder.device);
   if (!holder.lease.empty()) remark += (remark.empty() ? "lease " : " of lease ") + OneLine(holder.lease);
@@ -132,7 +121,6 @@ std::string HolderRemark(const Refusal::Holder& holder) {
   AppendPart(who, holder.pid > 0 ? "pid " + std::to_string(holder.pid) : "no process now");
   remark += (remark.empty() ? "" : " ") + ("(" + who + ")");
   if (!holder.guarantee.is_zero()) remark += ", guaranteed " + ColumnBytes(holder.guarantee);
-  if (holder.idle && *holder.idle >= kIdleMark) remark += ", " + FormatIdle(*holder.idle);
   return remark;
 }
 
@@ -278,7 +266,6 @@ Json ToJson(const Refusal& refusal) {
                                {"device", holder.device},
                                {"held_bytes", holder.held.count()},
                                {"guarantee_bytes", holder.guarantee.count()}});
-    if (holder.idle) json["holders"].back()["idle_ms"] = holder.idle->count();
   }
   for (const Refusal::Owner& owner : refusal.owners) {
     json["owners"].push_back({{"op", owner.op}, {"bytes", owner.bytes.count()}, {"blocks", owner.blocks}});
@@ -376,11 +363,6 @@ std::optional<Refusal> FromJson(const Json& json) {
     member.Read("device", holder.device);
     member.Read("held_bytes", holder.held);
     member.Read("guarantee_bytes", holder.guarantee);
-    if (member.Find("idle_ms") != nullptr) {
-      std::int64_t milliseconds = 0;
-      member.Read("idle_ms", milliseconds);
-      holder.idle = std::chrono::milliseconds(milliseconds);
-    }
     reader.Require(member.ok());
   });
   if (reader.Find("owners") != nullptr) {

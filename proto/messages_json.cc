@@ -369,9 +369,6 @@ json RefusalToJson(const lgpu::Refusal& refusal) {
                                  {"device", holder.device},
                                  {"held_bytes", holder.held.count()},
                                  {"guarantee_bytes", holder.guarantee.count()}});
-    if (holder.idle) {
-      result["holders"].back()["idle_seconds"] = static_cast<double>(holder.idle->count()) / 1e3;
-    }
   }
   result["advice"] = refusal.advice;
   return result;

@@ -51,9 +51,7 @@ wire::Refusal RefusalToWire(const Refusal& refusal) {
                                .pid = holder.pid,
                                .device = holder.device,
                                .held_bytes = holder.held.count(),
-                               .guarantee_bytes = holder.guarantee.count(),
-                               .idle_ms = holder.idle ? std::optional<std::uint64_t>(holder.idle->count())
-                                                      : std::nullopt});
+                               .guarantee_bytes = holder.guarantee.count()});
   }
   message.advice = refusal.advice;
   return message;
@@ -90,7 +88,6 @@ Refusal RefusalFromWire(const wire::Refusal& message) {
                                .device = holder.device,
                                .held = Bytes(holder.held_bytes),
                                .guarantee = Bytes(holder.guarantee_bytes)});
-    if (holder.idle_ms) refusal.holders.back().idle = std::chrono::milliseconds(*holder.idle_ms);
   }
   refusal.advice = message.advice;
   return refusal;

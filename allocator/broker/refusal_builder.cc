@@ -53,10 +53,6 @@ void RefusalBuilder::AddHolders(Refusal& refusal, CardId card, LogicalId except)
                            .device = device.spec.device_name,
                            .held = view.held(),
                            .guarantee = view.guarantee};
-    if (device.last_use) {
-      holder.idle = std::chrono::duration_cast<std::chrono::milliseconds>(
-          std::max(tables_.now() - *device.last_use, Broker::TimePoint::duration::zero()));
-    }
     // Of several processes that share the device, the one that holds most.
     Bytes most;
     for (const auto& [session, held] : device.held_by) {

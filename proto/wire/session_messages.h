@@ -25,7 +25,6 @@ struct Refusal {
     std::string device;
     std::uint64_t held_bytes = 0;
     std::uint64_t guarantee_bytes = 0;
-    std::optional<std::uint64_t> idle_ms;
     static void Fields(auto&& visit, auto& m) {
       visit(1, m.lease);
       visit(2, m.owner);
@@ -33,7 +32,6 @@ struct Refusal {
       visit(4, m.device);
       visit(5, m.held_bytes);
       visit(6, m.guarantee_bytes);
-      visit(7, m.idle_ms);
     }
   };
   Reason reason{};

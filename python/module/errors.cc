@@ -49,7 +49,6 @@ nb::dict DictOf(const Refusal& refusal) {
     Put(one, "device", holder.device);
     one["held_bytes"] = holder.held.count();
     one["guarantee_bytes"] = holder.guarantee.count();
-    if (holder.idle) one["idle_seconds"] = std::chrono::duration<double>(*holder.idle).count();
     holders.append(one);
   }
   dict["holders"] = holders;
