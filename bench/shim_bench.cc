@@ -51,6 +51,7 @@ struct Driver {
   Result (*info)(std::size_t*, std::size_t*) = nullptr;
   Result (*look_up)(const char*, void**, int, shim::Flags64) = nullptr;
   Result (*unchanged)(shim::Context*) = nullptr;  // one that the shim does not define
+  Result (*used)(void*) = nullptr;                // one whose use is noted; the driver does nothing in it
 
   explicit Driver(const char* name) {
     void* const library = ::dlopen(name, RTLD_NOW);
@@ -59,6 +60,7 @@ struct Driver {
     Find(library, "cuMemGetInfo_v2", info);
     Find(library, "cuGetProcAddress", look_up);
     Find(library, "cuCtxGetCurrent", unchanged);
+    Find(library, "cuLaunch", used);
   }
   template <typename Call>
   static void Find(void* library, const char* symbol, Call& call) {
@@ -217,6 +219,20 @@ void Unchanged(benchmark::State& state, Driver& driver) {
 void BM_Unchanged_Bare(benchmark::State& state) { Unchanged(state, Bare()); }
 void BM_Unchanged_Shim(benchmark::State& state) { Unchanged(state, Shim()); }
 
+// A call that returns at once: what is measured is the way to it.
+void Used(benchmark::State& state, Driver& driver) {
+  for (auto _ : state) benchmark::DoNotOptimize(driver.used(nullptr));
+}
+void BM_Used_Bare(benchmark::State& state) { Used(state, Bare()); }
+void BM_Used_Shim(benchmark::State& state) { Used(state, Shim()); }
+/// By the address that a look-up answers, as the CUDA runtime calls.
+void BM_Used_ShimLookedUp(benchmark::State& state) {
+  void* found = nullptr;
+  Shim().look_up("cuLaunch", &found, 12000, 0);
+  const auto call = reinterpret_cast<Result (*)(void*)>(found);
+  for (auto _ : state) benchmark::DoNotOptimize(call(nullptr));
+}
+
 BENCHMARK(BM_AllocFree_Bare);
 BENCHMARK(BM_AllocFree_Shim_InAllowance);
 BENCHMARK(BM_Alloc_BareLarge)->ArgName("cores")->Arg(1)->Arg(2)->UseManualTime();
@@ -228,6 +244,9 @@ BENCHMARK(BM_LookUp_Bare);
 BENCHMARK(BM_LookUp_Shim);
 BENCHMARK(BM_Unchanged_Bare);
 BENCHMARK(BM_Unchanged_Shim);
+BENCHMARK(BM_Used_Bare);
+BENCHMARK(BM_Used_Shim);
+BENCHMARK(BM_Used_ShimLookedUp);
 BENCHMARK(BM_Exec_Bare)->ArgName("cores")->Arg(1)->UseRealTime();
 BENCHMARK(BM_Exec_Redirect)->ArgName("cores")->Arg(1)->UseRealTime();
 

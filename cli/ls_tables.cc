@@ -65,10 +65,12 @@ std::string Pids(const v1::LeaseStats& lease) {
   return absl::StrJoin(pids, ",");
 }
 
-/// The time since its last op; empty where none is known.
-std::string Idle(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease) {
-  if (!lease.has_last_op_at()) return "";
-  return FormatAge(std::chrono::seconds(snapshot.taken_at().seconds() - lease.last_op_at().seconds()));
+/// For how long a lease or a session has been idle; "-": one of its programs cannot tell.
+template <typename Stats>
+std::string Idle(const v1::StatsSnapshot& snapshot, const Stats& stats) {
+  if (!stats.has_idle_since()) return "-";
+  const std::int64_t seconds = snapshot.taken_at().seconds() - stats.idle_since().seconds();
+  return FormatAge(std::chrono::seconds(std::max<std::int64_t>(seconds, 0)));
 }
 
 std::string SessionStates(const v1::LeaseStats& lease) {
@@ -264,6 +266,7 @@ Table SessionTable() {
                 {"CHARGED", Align::kRight, /*drop=*/2},
                 {"OVERHEAD", Align::kRight, /*drop=*/3},
                 {"SM", Align::kRight, /*drop=*/1},
+                {"IDLE", Align::kRight, /*drop=*/5},
                 {"CONNECTED", Align::kRight, /*drop=*/4},
                 {"COMMAND", Align::kLeft, 0, /*is_cut=*/true}});
 }
@@ -277,7 +280,8 @@ void AddSession(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease,
                 LeaseName(lease), SessionStateName(session.state()), Size(session.held_bytes()),
                 session.charged_bytes() == 0 ? "" : Size(session.charged_bytes()),
                 Size(session.overhead_bytes()),
-                session.has_sm_percent() ? absl::StrCat(session.sm_percent(), "%") : "-", FormatAge(age),
+                session.has_sm_percent() ? absl::StrCat(session.sm_percent(), "%") : "-",
+                Idle(snapshot, session), FormatAge(age),
                 Printable(session.command())});
 }
 
@@ -341,9 +345,14 @@ static std::string EndText(const v1::LeaseStats& lease) {
   if (!lease.lasting()) return "with its last process";
   const v1::Management& management = lease.management();
   std::string text;
-  if (management.time_to_live_ms() > 0) {
-    const std::chrono::milliseconds left(management.time_to_live_ms());
-    text = absl::StrCat("in ", FormatAge(std::chrono::ceil<std::chrono::seconds>(left)), ", or ");
+  const auto in_words = [](std::uint64_t milliseconds) {
+    return FormatAge(std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(milliseconds)));
+  };
+  for (const std::uint64_t left : {management.time_to_live_ms(), lease.ends().time_to_live_ms()}) {
+    if (left > 0) absl::StrAppend(&text, "in ", in_words(left), ", or ");
+  }
+  if (const std::uint64_t idle = lease.ends().when_idle_ms(); idle > 0) {
+    absl::StrAppend(&text, "when it has had no program for ", in_words(idle), ", or ");
   }
   if (!management.end_with_cgroup().empty()) {
     absl::StrAppend(&text, "with the processes of ", Printable(management.end_with_cgroup()), ", or ");
@@ -358,7 +367,7 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
   facts.Add("owner",
             absl::StrCat(FormatOwner(lease.owner(), lease.owner_uid()), " (uid ", lease.owner_uid(), ")"));
   facts.Add("created", absl::StrCat(FormatIso8601(lease.created_at()), ", ", FormatAge(age), " ago"));
-  if (const std::string idle = Idle(snapshot, lease); !idle.empty()) facts.Add("last op", idle + " ago");
+  facts.Add("idle", lease.has_idle_since() ? "for " + Idle(snapshot, lease) : "not known");
   if (lease.degraded()) {
     facts.Add("state", "DEGRADED: it has less than it was promised; lgpud goes on trying");
   }

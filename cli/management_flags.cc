@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,16 @@ absl::StatusOr<std::uint32_t> FindUser(const std::string& user) {
       absl::StrCat("--owner ", Printable(user), ": there is no user of that name here"));
 }
 
+/// In milliseconds; 0: the flag was not given.
+absl::StatusOr<std::uint64_t> ParseTime(std::string_view flag, const std::string& text) {
+  if (text.empty()) return 0;
+  const absl::StatusOr<std::chrono::milliseconds> time = ParseDuration(text);
+  if (time.ok() && time->count() > 0) return static_cast<std::uint64_t>(time->count());
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, ": ",
+      time.ok() ? "it must be above 0\ntry: 90s, 10m, 12h" : std::string(time.status().message())));
+}
+
 }  // namespace
 
 void ManagementFlags::AddTo(CLI::App& verb) {
@@ -41,9 +52,11 @@ void ManagementFlags::AddTo(CLI::App& verb) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false)
       ->needs(managed_flag);
-  verb.add_option("--ttl", time_to_live, "With --managed: it ends after this time")
-      ->type_name("DUR")
-      ->needs(managed_flag);
+  verb.add_option("--ttl", time_to_live, "The lease ends after this time, and its programs with it")
+      ->type_name("DUR");
+  verb.add_option("--end-when-idle", end_when_idle,
+                  "The lease ends when it has had no program for this long")
+      ->type_name("DUR");
   verb.add_option("--end-with-cgroup", cgroup,
                   "With --managed: it ends when the processes of this cgroup (version 2) have ended")
       ->type_name("DIR")
@@ -51,7 +64,13 @@ void ManagementFlags::AddTo(CLI::App& verb) {
 }
 
 absl::Status ManagementFlags::AddTo(v1::CreateLeaseRequest& request) const {
-  if (!managed) return absl::OkStatus();
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t life_ms, ParseTime("--ttl", time_to_live));
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t idle_ms, ParseTime("--end-when-idle", end_when_idle));
+  if (idle_ms > 0) request.mutable_ends()->set_when_idle_ms(idle_ms);
+  if (!managed) {
+    if (life_ms > 0) request.mutable_ends()->set_time_to_live_ms(life_ms);
+    return absl::OkStatus();
+  }
   v1::Management& management = *request.mutable_management();
   request.set_owner_uid(::getuid());
   if (!owner.empty()) {
@@ -61,15 +80,7 @@ absl::Status ManagementFlags::AddTo(v1::CreateLeaseRequest& request) const {
   for (const std::string& text : labels) {
     LGPU_ASSIGN_OR_RETURN(*management.add_labels(), ParseLabel(text));
   }
-  if (!time_to_live.empty()) {
-    const absl::StatusOr<std::chrono::milliseconds> time = ParseDuration(time_to_live);
-    if (!time.ok() || time->count() == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--ttl: ", time.ok()
-                                                                    ? "it must be above 0\ntry: 90s, 10m, 12h"
-                                                                    : std::string(time.status().message())));
-    }
-    management.set_time_to_live_ms(static_cast<std::uint64_t>(time->count()));
-  }
+  management.set_time_to_live_ms(life_ms);
   management.set_end_with_cgroup(cgroup);
   return absl::OkStatus();
 }

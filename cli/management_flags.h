@@ -14,12 +14,13 @@ class App;
 
 namespace lgpu::cli {
 
-/// The flags by which root makes a managed lease for a user.
+/// The flags that say how a lease ends by itself, and those by which root makes a managed lease for a user.
 struct ManagementFlags {
   bool managed = false;
   std::string owner = {};
   std::vector<std::string> labels = {};
   std::string time_to_live = {};
+  std::string end_when_idle = {};
   std::string cgroup = {};
 
   void AddTo(CLI::App& verb);

@@ -62,7 +62,7 @@ constexpr Field kLeaseFields[] = {
     {"age", [](const QueryRow& row) { return Since(row.snapshot, row.lease->created_at()); }},
     {"idle",
      [](const QueryRow& row) {
-       return row.lease->has_last_op_at() ? Since(row.snapshot, row.lease->last_op_at()) : Unknown();
+       return row.lease->has_idle_since() ? Since(row.snapshot, row.lease->idle_since()) : Unknown();
      }},
     {"sessions",
      [](const QueryRow& row) { return Count(static_cast<std::uint64_t>(row.lease->sessions_size())); }},

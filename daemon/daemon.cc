@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "daemon/http/http_server.h"
+#include "daemon/leases/lease_idle.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/leases/static_devices.h"
 #include "daemon/recovery/journal.h"
@@ -301,6 +302,13 @@ class Daemon::Impl {
     }
   }
 
+  /// Once a second.
+  void NoteUses() {
+    const std::uint64_t tick = TickAt(UseTimeNow());
+    if (std::exchange(tick_shown_, tick) == tick) return;
+    for (const std::shared_ptr<SessionState>& session : sessions_.All()) session->WriteTick(tick);
+  }
+
   /// Once for each session.
   void TellLostContext(SessionState& session) {
     if (!session.TakeLostContext()) return;
@@ -336,6 +344,7 @@ class Daemon::Impl {
         TellLostContext(*session);
         leases_.WriteStats(*session);
       }
+      NoteUses();
       server_->Reap();
       turn_news_.Look();
       TellIgnoredTrims();
@@ -364,6 +373,7 @@ class Daemon::Impl {
   Diagnostician diagnostician_{broker_, stats_, ListSettings(config_)};
   TurnNews turn_news_{broker_, events_};
   std::chrono::steady_clock::time_point next_trim_look_;  // of the tick's thread
+  std::uint64_t tick_shown_ = 0;  // in the stats pages
   UnchargedWatch uncharged_watch_{broker_, leases_, sessions_, config_.on_uncharged};
   const bool simulated_;
   std::unique_ptr<BrokerTicker> broker_ticker_;

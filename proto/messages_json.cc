@@ -128,6 +128,16 @@ static void AddManagement(const Management& management, json& lease) {
   if (!management.end_with_cgroup().empty()) lease["end_with_cgroup"] = management.end_with_cgroup();
 }
 
+/// Adds the ends that its owner asked for.
+static void AddEnds(const LeaseEnds& ends, json& lease) {
+  if (ends.time_to_live_ms() > 0) {
+    lease["time_left_seconds"] = 0.001 * static_cast<double>(ends.time_to_live_ms());
+  }
+  if (ends.when_idle_ms() > 0) {
+    lease["end_when_idle_seconds"] = 0.001 * static_cast<double>(ends.when_idle_ms());
+  }
+}
+
 json ToJson(const SessionStats& session) {
   json by_kind = json::object();
   for (const ChargedKind& kind : session.charged_by_kind()) by_kind[kind.kind()] = kind.bytes();
@@ -147,6 +157,7 @@ json ToJson(const SessionStats& session) {
                  {"context_lost", session.context_lost()},
                  {"trims_ignored", session.trims_ignored()},
                  {"ignores_trim", session.ignores_trim()}};
+  if (session.has_idle_since()) result["idle_since"] = FormatIso8601(session.idle_since());
   if (session.has_sm_percent()) result["sm_percent"] = session.sm_percent();
   return result;
 }
@@ -160,6 +171,8 @@ json ToJson(const LeaseStats& lease) {
       {"anonymous", lease.anonymous()}, {"degraded", lease.degraded()}};
   result["managed"] = lease.has_management();
   if (lease.has_management()) AddManagement(lease.management(), result);
+  if (lease.has_ends()) AddEnds(lease.ends(), result);
+  if (lease.has_idle_since()) result["idle_since"] = FormatIso8601(lease.idle_since());
   if (lease.has_last_op_at()) result["last_op_at"] = FormatIso8601(lease.last_op_at());
   for (const auto& device : lease.devices()) result["devices"].push_back(DeviceToJson(device));
   for (const auto& session : lease.sessions()) result["sessions"].push_back(ToJson(session));
@@ -198,6 +211,7 @@ json ToJson(const Lease& lease) {
                  {"managed", lease.has_management()},
                  {"devices", json::array()}};
   if (lease.has_management()) AddManagement(lease.management(), result);
+  if (lease.has_ends()) AddEnds(lease.ends(), result);
   for (const auto& device : lease.devices()) {
     result["devices"].push_back({{"name", device.name()},
                                  {"label", device.label()},

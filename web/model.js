@@ -78,7 +78,7 @@ export function rowsOf(stats, rates) {
         device,
         rates: rates.of(key),
         pids: lease.sessions.map((session) => session.pid),
-        idle: lease.last_op_at ? (now - Date.parse(lease.last_op_at)) / 1000 : undefined,
+        idle: lease.idle_since ? Math.max(now - Date.parse(lease.idle_since), 0) / 1000 : undefined,
       });
     }
   }

@@ -43,8 +43,9 @@ std::string SmOf(const v1::LeaseStats& lease) {
 }
 
 std::string IdleOf(const TopRow& row, const v1::StatsSnapshot& stats) {
-  if (!row.lease->has_last_op_at()) return "-";
-  return FormatAge(std::chrono::seconds(stats.taken_at().seconds() - row.lease->last_op_at().seconds()));
+  if (!row.lease->has_idle_since()) return "-";
+  const std::int64_t seconds = stats.taken_at().seconds() - row.lease->idle_since().seconds();
+  return FormatAge(std::chrono::seconds(std::max<std::int64_t>(seconds, 0)));
 }
 
 /// A column of the table. `least`: the width of screen from which on it is shown.

@@ -2,6 +2,7 @@
 // upload. The driver keeps memory that graphs freed until the device's graph memory is trimmed.
 
 #include "client/driver/shim.h"
+#include "client/driver/use_notes.h"
 
 namespace lgpu::shim {
 namespace {
@@ -131,6 +132,7 @@ std::vector<GraphBook::Part> SetCharged(Shim& shim, GraphExec executable, bool i
 
 /// The first launch or upload is charged.
 Result Launch(Result (*real)(GraphExec, Stream), GraphExec executable, Stream stream, const char* call) {
+  NoteUse();
   Shim* const shim = Shim::Get();
   if (shim == nullptr || !shim->has_graphs.load(std::memory_order_acquire)) {
     return CallReal(real, executable, stream);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "client/driver/shim.h"
+#include "client/driver/use_notes.h"
 
 namespace lgpu::shim {
 namespace {
@@ -79,12 +80,18 @@ void* Instead(std::string_view symbol, int version, Flags64 flags, void* answer)
   return is_lacking ? chosen->shim : answer;
 }
 
+/// What a look-up answers in place of the driver's `answer`.
+void* Answer(const char* symbol, int version, Flags64 flags, void* answer) {
+  void* const instead = Instead(symbol, version, flags, answer);
+  return instead == answer ? NotingUse(symbol, answer) : instead;
+}
+
 }  // namespace
 
 LGPU_SHIM_EXPORT Result cuGetProcAddress(const char* symbol, void** address, int version, Flags64 flags) {
   const Result result = CallReal(RealDriver::Get().cuGetProcAddress, symbol, address, version, flags);
   if (result == kSuccess && address != nullptr && *address != nullptr) {
-    *address = Instead(symbol, version, flags, *address);
+    *address = Answer(symbol, version, flags, *address);
   }
   return result;
 }
@@ -102,7 +109,7 @@ LGPU_SHIM_EXPORT Result cuGetProcAddress_v2(const char* symbol, void** address, 
   }
   const Result result = CallReal(real.cuGetProcAddress_v2, symbol, address, version, flags, found);
   if (result == kSuccess && address != nullptr && *address != nullptr) {
-    *address = Instead(symbol, version, flags, *address);
+    *address = Answer(symbol, version, flags, *address);
   }
   return result;
 }

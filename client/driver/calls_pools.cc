@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/driver/shim.h"
+#include "client/driver/use_notes.h"
 
 namespace lgpu::shim {
 namespace {
@@ -125,6 +126,7 @@ void Undo(Shim& shim, PoolBook& book, std::uint64_t charged, DevicePtr address, 
 
 template <typename Allocate>
 Result FromPool(DevicePtr* address, std::size_t bytes, const PoolCall& call, Allocate allocate) {
+  NoteUse();
   Shim* const shim = Shim::Get();
   if (shim == nullptr || address == nullptr || bytes == 0 || call.is_capturing) return allocate();
   const std::shared_ptr<PoolBook> book = BookOf(*shim, call.pool, call.stream);
@@ -150,6 +152,7 @@ Result FromPool(DevicePtr* address, std::size_t bytes, const PoolCall& call, All
 
 template <typename Free>
 Result ToPool(DevicePtr address, bool is_capturing, Free free) {
+  NoteUse();
   Shim* const shim = Shim::Get();
   // A recorded free happens when the graph is launched; the address stays charged.
   if (shim == nullptr || is_capturing) return free();

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "client/driver/shim.h"
+#include "client/driver/use_notes.h"
 
 namespace lgpu::shim {
 namespace {
@@ -24,6 +25,7 @@ Handles::Part PartOf(const ArrayMapInfo& info) {
 
 Result MapArrays(Result (*real)(ArrayMapInfo*, unsigned, Stream), ArrayMapInfo* infos, unsigned count,
                  Stream stream) {
+  NoteUse();
   const Result result = CallReal(real, infos, count, stream);
   Shim* const shim = Shim::Get();
   if (shim == nullptr || result != kSuccess || infos == nullptr) return result;

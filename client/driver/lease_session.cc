@@ -435,6 +435,12 @@ std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card, Reader re
   return figures;
 }
 
+void LeaseSession::NoteUse(std::uint64_t tick) {
+  // A child by a bare system call did not abandon this session, and does not have its pages.
+  if (!is_attached_.load(std::memory_order_acquire) || process_ != ::getpid()) return;
+  page_->last_use.store(tick, std::memory_order_relaxed);
+}
+
 void LeaseSession::NoteExit() {
   // A child by a bare system call did not abandon this session, and does not have its pages.
   if (!is_attached_.load(std::memory_order_acquire) || process_ != ::getpid()) return;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "client/driver/steady_condition.h"
+#include "client/driver/tick_page.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/session_messages.h"
@@ -39,6 +40,10 @@ class LeaseSession {
     std::string client;                           // for people: "libcuda shim 0.1.0"
     std::chrono::milliseconds memory_wait{2000};  // how long charges may wait for the card in a row
     std::chrono::milliseconds wait_pause{5000};   // after waits in vain of this length charges do not wait
+    /// Told the word of lgpud's tick at each joining; whoever notices uses of the GPUs calls NoteUse. Null:
+    /// this program's uses are not noticed.
+    void (*watch_tick)(const std::atomic<std::uint64_t>* tick) = nullptr;
+    bool makes_no_use = false;  // of a GPU, by itself
   };
   explicit LeaseSession(Options options) : options_(std::move(options)) {
     if (options_.lease.empty()) state_ = State::kOver;
@@ -93,6 +98,9 @@ class LeaseSession {
   /// daemon left them. Nothing: not attached.
   std::optional<Figures> FiguresOf(int card, Reader reader = Reader::kCharges);
 
+  /// The process has used a GPU in lgpud's second `tick`. Nothing happens without a session, and in a child,
+  /// however it was made.
+  void NoteUse(std::uint64_t tick);
   /// The process has begun to end by itself: lgpud need not report a lost program. Nothing happens in a
   /// child, however it was made.
   void NoteExit();
@@ -182,6 +190,7 @@ class LeaseSession {
   std::vector<Card> cards_;
   SharedPage<const StatsPage> stats_;
   SharedPage<ClientPage> page_;
+  TickPage tick_page_;
   // Held shared while a word of the page and the totals change; alone while they are attested.
   mutable std::shared_mutex totals_gate_;
   std::array<std::array<std::atomic<std::uint64_t>, kKinds>, kMaxCards> totals_{};

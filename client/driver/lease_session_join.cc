@@ -120,6 +120,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
     return Joining::kNever;
   }
   if (beside.fds.size() != 2) return Joining::kAgain;  // no descriptors are left in this process now
+  const bool sees_tick = options_.watch_tick != nullptr && tick_page_.Map(beside.fds[0].get());
   if (resumes) {
     // Nothing may change the words of the old page, or the totals, until the daemon knows them. A daemon that
     // does not answer in time is asked again when other threads have had their turn.
@@ -157,8 +158,11 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   if (!resumes) {
     const std::unique_lock gate(totals_gate_);
     page_->imports.store(imports_.load());
+    if (sees_tick) page_->last_use.store(tick_page_.tick()->load());
+    if (options_.makes_no_use) page_->last_use.store(ClientPage::kNoUse);
     is_attached_.store(true, std::memory_order_release);
   }
+  if (sees_tick) options_.watch_tick(tick_page_.tick());
   return Joining::kDone;
 }
 

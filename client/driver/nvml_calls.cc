@@ -55,6 +55,7 @@ LeaseSession* Session() {
   if (is_looked_up.load(std::memory_order_acquire)) return the_session.load(std::memory_order_relaxed);
   if (std::optional<LeaseSession::Options> options =
           OptionsFromEnvironment("libnvidia-ml shim " LGPU_VERSION)) {
+    options->makes_no_use = true;
     LeaseSession* const made = new LeaseSession(*std::move(options));
     LeaseSession* none = nullptr;
     if (!the_session.compare_exchange_strong(none, made)) delete made;

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+
 namespace lgpu::shim {
 namespace {
 
@@ -26,8 +28,14 @@ const RealDriver& RealDriver::Get() {
 }
 
 void* RealDriver::Find(const char* symbol) {
-  // The shim needs this library, so it is loaded, and stays.
-  static void* const library = ::dlopen("liblgpu_real_cuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  // The shim needs this library, so it is loaded, and stays. No guard: the loader calls this function with its
+  // own lock held, and another thread may wait for that lock.
+  static std::atomic<void*> known{nullptr};
+  void* library = known.load(std::memory_order_acquire);
+  if (library == nullptr) {
+    library = ::dlopen("liblgpu_real_cuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    known.store(library, std::memory_order_release);
+  }
   return library == nullptr ? nullptr : ::dlsym(library, symbol);
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/driver/environment.h"
+#include "client/driver/use_notes.h"
 
 namespace lgpu::shim {
 namespace {
@@ -77,6 +78,7 @@ Shim* Shim::Get() {
   // No lock and no guard: a fork in another thread would leave them held in the child.
   if (std::optional<LeaseSession::Options> options = OptionsFromEnvironment("libcuda shim " LGPU_VERSION)) {
     if (options->lease.empty()) SayThatNoLeaseIsNoted();
+    if (kNotesUse) options->watch_tick = WatchTick;
     Shim* const made = new Shim(*std::move(options));
     Shim* none = nullptr;
     if (!the_shim.compare_exchange_strong(none, made)) delete made;
@@ -85,6 +87,8 @@ Shim* Shim::Get() {
   is_looked_up.store(true, std::memory_order_release);
   return the_shim.load();
 }
+
+Shim* Shim::Known() { return the_shim.load(); }
 
 void Shim::ForgetParent() {
   // The parent's threads may have held its locks, so nothing of it is touched but the descriptor.

@@ -37,6 +37,8 @@ class Shim {
  public:
   /// Null: this process has no lease, or LGPU_SHIM=off. The driver's answers are passed on then.
   static Shim* Get();
+  /// The same, but null also before the first Get.
+  static Shim* Known();
 
   /// The lease's card of a device of the driver's, or kNoCard.
   int CardOf(Device device);

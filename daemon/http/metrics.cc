@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -56,6 +57,7 @@ class Family {
 struct DeviceSums {
   std::uint64_t limit = 0, used = 0, held = 0, peak = 0, largest_free = 0, allocations = 0, refusals = 0,
                 charged = 0;
+  std::optional<double> idle_seconds = {};  // of the lease that was used last
 };
 using DeviceKey =
     std::tuple<std::string, std::string, std::string, std::string>;  // gpu, device, lease, owner
@@ -83,6 +85,11 @@ std::map<DeviceKey, DeviceSums> SumDevices(const v1::StatsSnapshot& snapshot, bo
     for (const v1::LogicalDeviceStats& device : lease.devices()) {
       DeviceSums& sum = sums[{absl::StrCat(device.card_index()), ShortDevice(device.name()),
                               lease.anonymous() ? "anonymous" : lease.name(), owner}];
+      if (lease.has_idle_since()) {
+        const std::int64_t idle = snapshot.taken_at().seconds() - lease.idle_since().seconds();
+        const double seconds = static_cast<double>(std::max<std::int64_t>(idle, 0));
+        sum.idle_seconds = std::min(seconds, sum.idle_seconds.value_or(seconds));
+      }
       sum.limit += device.limit_bytes();
       sum.used += device.used_bytes();
       sum.held += device.held_bytes();
@@ -119,6 +126,13 @@ void AddDevices(const v1::StatsSnapshot& snapshot, bool names_owners, std::vecto
         [](const DeviceSums& sum) { return sum.peak; });
   gauge("lgpu_logical_device_largest_free_block_bytes", "The largest request that held memory serves now.",
         [](const DeviceSums& sum) { return sum.largest_free; });
+  Family idle(families, "lgpu_logical_device_idle_seconds",
+              "For how long no program of its lease has used a GPU.", MetricType::Gauge);
+  for (const auto& [key, sum] : sums) {
+    const auto& [gpu, device, lease, owner] = key;
+    if (!sum.idle_seconds) continue;
+    idle.Add({{"gpu", gpu}, {"device", device}, {"lease", lease}, {"owner", owner}}, *sum.idle_seconds);
+  }
   Family allocations(families, "lgpu_allocations_total",
                      "Allocations of the programs that are attached now, as they say.", MetricType::Counter);
   for (const auto& [key, sum] : sums) {

@@ -12,9 +12,11 @@
 #include "absl/status/statusor.h"
 #include "allocator/broker/broker.h"
 #include "daemon/leases/ids.h"
+#include "daemon/leases/lease_ends.h"
 #include "daemon/leases/management.h"
 #include "daemon/leases/users.h"
 #include "daemon/sessions/placement_log.h"
+#include "daemon/sessions/session_use.h"
 #include "lgpu/v1/control.pb.h"
 
 namespace lgpu::daemon {
@@ -48,6 +50,8 @@ struct Lease {
   std::string request_id;
   bool is_repeated = false;              // a second call with that request was given this lease
   std::optional<Management> management;  // none: its owner's own
+  LeaseEnds ends = {};                   // by itself, as its owner asked for
+  UseTime used_at{0};                    // it was made, or a program of it attached or ended
   std::vector<LeaseDevice> devices;
   std::set<SessionId> live;
   std::set<SessionId> draining;

@@ -58,6 +58,12 @@ void LeaseEvents::Ended(const Lease& lease) const {
   Append(v1::Event::KIND_LEASE_REMOVED, lease, nullptr, absl::StrCat("lease ", lease.name, " has ended"));
 }
 
+void LeaseEvents::EndsByItself(const Lease& lease, const std::string& why) const {
+  const std::string text = absl::StrCat("lease ", lease.name, " ends: ", why);
+  spdlog::info("{}", text);
+  Append(v1::Event::KIND_LEASE_ENDS, lease, nullptr, text);
+}
+
 void LeaseEvents::LacksMemory(const Lease& lease, Bytes missing, const absl::Status& why) const {
   const std::string text =
       absl::StrCat("lease ", lease.name, " lacks ", FormatBytes(missing), " of its preallocated memory: ");

@@ -26,6 +26,8 @@ class LeaseEvents {
   void Created(const Lease& lease, const SessionState* maker) const;
   void Resized(const Lease& lease) const;
   void Ended(const Lease& lease) const;
+  /// It is removed now, for this reason. Also a line of the daemon's log.
+  void EndsByItself(const Lease& lease, const std::string& why) const;
   /// Also a warning of the daemon's log.
   void LacksMemory(const Lease& lease, Bytes missing, const absl::Status& why) const;
   /// A program of the lease uses more than it has charged or was granted; `what` follows its name.

@@ -18,6 +18,7 @@ v1::JournalLease RecordOf(const Lease& lease) {
   record.set_removed(lease.removed);
   record.set_has_directory(lease.has_directory);
   if (lease.management) *record.mutable_management() = RecordOf(*lease.management);
+  if (lease.ends.any()) *record.mutable_ends() = RecordOf(lease.ends);
   for (const LeaseDevice& device : lease.devices) {
     v1::JournalDevice& out = *record.add_devices();
     out.set_id(device.id.value);

@@ -42,7 +42,9 @@ absl::StatusOr<LeaseStore::Found> LeaseStore::Read() const {
   }
   LGPU_ASSIGN_OR_RETURN(const std::string boot_id, ReadBootId());
   for (const v1::JournalLease& lease : parsed.leases) {
-    if (!IsOfAnotherBoot(lease.management(), boot_id)) found.leases.push_back(lease);
+    if (!IsOfAnotherBoot(lease.management(), boot_id) && !IsOfAnotherBoot(lease.ends(), boot_id)) {
+      found.leases.push_back(lease);
+    }
   }
   return found;
 }

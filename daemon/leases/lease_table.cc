@@ -207,6 +207,7 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
   if (!lease.live.contains(session.id())) {
     lease.live.insert(session.id());
     ++lease.sessions_ever;
+    lease.used_at = UseTimeNow();
     // The journal first: from AttachSession on the session may be granted chunks, and their records name it.
     NoteLease(lease);
     NoteSession(lease, session);
@@ -243,6 +244,7 @@ v1::Lease LeaseTable::ToProto(const Lease& lease) const {
   proto.set_sessions(static_cast<std::uint32_t>(lease.live.size()));
   proto.set_sessions_ever(lease.sessions_ever);
   if (lease.management) *proto.mutable_management() = daemon::ToProto(*lease.management, BootTimeNow());
+  if (lease.ends.any()) *proto.mutable_ends() = daemon::ToProto(lease.ends, BootTimeNow());
   for (const LeaseDevice& device : lease.devices) {
     const PhysicalDevice& physical = device.card.device;
     v1::LogicalDevice& out = *proto.add_devices();

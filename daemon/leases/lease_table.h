@@ -208,6 +208,7 @@ class LeaseTable {
     const v1::CreateLeaseRequest& request;
     User owner;
     std::optional<Management> management = {};
+    LeaseEnds ends = {};
   };
   static absl::StatusOr<Wanted> CheckRequest(const Caller& caller, const v1::CreateLeaseRequest& request);
   absl::StatusOr<Announced> Announce(const Caller& caller, const Wanted& wanted,
@@ -268,6 +269,8 @@ class LeaseTable {
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
   /// Asks these sessions to end, also if they have been resumed meanwhile.
   void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
+  /// Ends the leases whose time or idle time is over.
+  void EndByTerms();
   /// The cgroup of a managed lease has processes.
   void NotePopulated(LeaseKey key);
   /// A removal that has begun.

@@ -92,8 +92,15 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
     return absl::InvalidArgumentError(absl::StrCat("the request_id \"", AsUtf8(request.request_id()),
                                                    "\" has a control character; use letters and digits"));
   }
+  if (request.has_ends() && !request.lasting()) {
+    return absl::InvalidArgumentError(
+        "only a lasting lease ends by its owner's terms; this one ends with its last program");
+  }
+  LGPU_ASSIGN_OR_RETURN(LeaseEnds ends, ParseLeaseEnds(request.ends(), BootTimeNow()));
   if (!request.has_management()) {
-    if (request.owner_uid() == 0) return Wanted{.request = request, .owner = LookUpUser(caller.uid)};
+    if (request.owner_uid() == 0) {
+      return Wanted{.request = request, .owner = LookUpUser(caller.uid), .ends = std::move(ends)};
+    }
     return absl::InvalidArgumentError("only a managed lease is made for another user; ask for a managed one");
   }
   if (!caller.is_root()) {
@@ -102,8 +109,10 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
                      "; make a lease of your own"));
   }
   LGPU_ASSIGN_OR_RETURN(Management management, ParseManagement(request.management(), BootTimeNow()));
-  return Wanted{
-      .request = request, .owner = LookUpUser(request.owner_uid()), .management = std::move(management)};
+  return Wanted{.request = request,
+                .owner = LookUpUser(request.owner_uid()),
+                .management = std::move(management),
+                .ends = std::move(ends)};
 }
 
 absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller, const Wanted& wanted,
@@ -149,6 +158,8 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
   lease.created_at = std::chrono::system_clock::now();
   lease.request_id = request.request_id();
   lease.management = wanted.management;
+  lease.ends = wanted.ends;
+  lease.used_at = UseTimeNow();
   lease.placements = std::make_shared<PlacementLog>(policy_.placement_records);
   for (std::size_t i = 0; i < plan.size(); ++i) {
     lease.devices.push_back({.id = LogicalId(),

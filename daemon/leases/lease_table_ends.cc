@@ -35,6 +35,7 @@ void LeaseTable::SessionGone(SessionState& session) {
     Lease& lease = found->second;
     const bool was_lost = lease.draining.erase(session.id()) > 0 && !session.ended_by_itself();
     lease.live.erase(session.id());
+    lease.used_at = UseTimeNow();
     NoteSessionGone(session.id());
     events_.Gone(lease, session, was_lost);
     if (lease.live.empty() && !lease.lasting) lease.ending = true;

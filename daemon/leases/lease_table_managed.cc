@@ -1,4 +1,4 @@
-// Managed leases: their ends by time and cgroup, and the directories of leases.
+// Leases that end by themselves, by time, by cgroup or when they are idle; and the directories of leases.
 
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -31,6 +31,7 @@ void LeaseTable::EndOverdue() {
     std::string name;
     Management management;
   };
+  EndByTerms();
   std::vector<Managed> managed;
   {
     MutexLock lock(mutex_);
@@ -52,6 +53,30 @@ void LeaseTable::EndOverdue() {
     RemoveKey(each.key, absl::FailedPreconditionError(absl::StrCat("lease ", each.name, " has ended: ", why)),
               std::chrono::steady_clock::now())
         .IgnoreError();
+  }
+}
+
+void LeaseTable::EndByTerms() {
+  struct Over {
+    LeaseKey key;
+    std::string name, why;
+  };
+  std::vector<Over> over;
+  {
+    const LeaseEnds::BootTime now = BootTimeNow();
+    MutexLock lock(mutex_);
+    for (const auto& [key, lease] : leases_) {
+      if (!lease.ready || lease.ending) continue;
+      const bool has_programs = !lease.live.empty() || !lease.draining.empty();
+      std::string why = WhyOver(lease.ends, has_programs, lease.used_at, now);
+      if (why.empty()) continue;
+      events_.EndsByItself(lease, why);
+      over.push_back({.key = key, .name = lease.name, .why = std::move(why)});
+    }
+  }
+  for (const Over& each : over) {
+    const std::string why = absl::StrCat("lease ", each.name, " has ended: ", each.why);
+    RemoveKey(each.key, absl::FailedPreconditionError(why), std::chrono::steady_clock::now()).IgnoreError();
   }
 }
 

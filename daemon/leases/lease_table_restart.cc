@@ -73,6 +73,8 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   lease.request_id = record.request_id();
   lease.has_directory = record.has_directory();
   if (record.has_management()) lease.management = FromRecord(record.management());
+  if (record.has_ends()) lease.ends = FromRecord(record.ends());
+  lease.used_at = UseTimeNow();  // what was before is not known
   lease.sessions_ever = record.sessions_ever();
   lease.removed = lease.ending = record.removed();
   lease.ready = true;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "allocator/broker/session_trims.h"
+#include "daemon/leases/lease_idle.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -13,11 +14,11 @@ namespace {
 constexpr std::uint64_t kUsualWaitMs = 2'000;
 constexpr std::uint64_t kLongestWaitMs = 60'000;
 
-bool IsIdleFor(const Lease& lease, std::uint64_t idle_ms) {
-  const auto last = std::max(lease.created_at, lease.placements->last_at().value_or(lease.created_at));
-  const auto idle =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now() - last);
-  return idle.count() >= 0 && static_cast<std::uint64_t>(idle.count()) >= idle_ms;
+bool IsIdleFor(const Lease& lease, const SessionDirectory& sessions, std::uint64_t idle_ms) {
+  const std::optional<UseTime> last = LastUse(lease, sessions);
+  if (!last) return false;
+  const auto idle = std::chrono::duration_cast<std::chrono::milliseconds>(UseTimeNow() - *last).count();
+  return idle >= 0 && static_cast<std::uint64_t>(idle) >= idle_ms;
 }
 
 v1::LeaseTrim::Answer AnswerOf(const SessionTrims::Request::Asked& asked) {
@@ -41,7 +42,7 @@ absl::StatusOr<std::unique_ptr<LeaseTrim>> LeaseTrim::Start(const Parts& parts, 
       request.wait_ms() == 0 ? kUsualWaitMs : std::min(request.wait_ms(), kLongestWaitMs);
   std::unique_ptr<LeaseTrim> trim(new LeaseTrim(parts, Clock::now() + std::chrono::milliseconds(wait)));
   for (const Lease& lease : leases) {
-    if (request.idle_ms() > 0 && !IsIdleFor(lease, request.idle_ms())) continue;
+    if (request.idle_ms() > 0 && !IsIdleFor(lease, parts.sessions, request.idle_ms())) continue;
     Open& open = trim->open_.emplace_back();
     open.id = lease.id;
     open.name = lease.name;

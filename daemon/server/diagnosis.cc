@@ -175,6 +175,27 @@ void Diagnostician::ExamineLeftovers(const Caller& caller, v1::Diagnosis& diagno
   }
 }
 
+void Diagnostician::ExamineIdle(const Caller& caller, v1::Diagnosis& diagnosis) const {
+  constexpr std::int64_t kLong = 3600;
+  std::vector<std::string> idle;
+  const v1::StatsSnapshot snapshot = stats_.Snapshot(caller);
+  for (const v1::LeaseStats& lease : snapshot.leases()) {
+    const std::int64_t seconds = snapshot.taken_at().seconds() - lease.idle_since().seconds();
+    if (!lease.has_idle_since() || seconds < kLong) continue;
+    std::uint64_t held = 0;
+    for (const v1::LogicalDeviceStats& device : lease.devices()) held += device.held_bytes();
+    if (held == 0) continue;
+    idle.push_back(absl::StrCat(lease.name(), " (", lease.sessions().empty() ? "no program, " : "", "idle ",
+                                seconds / 3600, " h) holds ", Size(held)));
+  }
+  if (idle.empty()) {
+    Add(diagnosis, "idle-leases", v1::Diagnosis::LEVEL_OK, "no lease holds memory and is idle for an hour");
+  } else {
+    Add(diagnosis, "idle-leases", v1::Diagnosis::LEVEL_WARN,
+        absl::StrCat(absl::StrJoin(idle, "; "), ": lgpu rm, or lgpu create --end-when-idle next time"));
+  }
+}
+
 void Diagnostician::ExamineContexts(const Caller& caller, v1::Diagnosis& diagnosis) const {
   std::vector<std::string> lost;
   const v1::StatsSnapshot snapshot = stats_.Snapshot(caller);
@@ -200,6 +221,7 @@ v1::Diagnosis Diagnostician::Examine(const Caller& caller) const {
   ExamineDescriptors(diagnosis);
   ExamineContexts(caller, diagnosis);
   ExamineLeftovers(caller, diagnosis);
+  ExamineIdle(caller, diagnosis);
   const absl::Status ledger = broker_.CheckInvariants();
   if (ledger.ok()) {
     Add(diagnosis, "ledger", v1::Diagnosis::LEVEL_OK, "every invariant holds");

@@ -30,6 +30,7 @@ class Diagnostician {
  private:
   void ExamineCards(v1::Diagnosis& diagnosis) const;
   void ExamineContexts(const Caller& caller, v1::Diagnosis& diagnosis) const;
+  void ExamineIdle(const Caller& caller, v1::Diagnosis& diagnosis) const;
   void ExamineLeftovers(const Caller& caller, v1::Diagnosis& diagnosis) const;
 
   const Broker& broker_;

@@ -10,6 +10,7 @@
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/session_trims.h"
 #include "base/process.h"
+#include "daemon/leases/lease_idle.h"
 #include "daemon/leases/users.h"
 #include "daemon/saturate.h"
 #include "daemon/server/charged_kinds.h"
@@ -215,6 +216,10 @@ void StatsReporter::AddSessions(const Lease& lease, const std::vector<Bytes>& le
                     : session->phase() == SessionState::Phase::kAbsent ? v1::SessionStats::STATE_ABSENT
                                                                        : v1::SessionStats::STATE_DRAINING);
     *entry.mutable_connected_at() = ToTimestamp(session->connected_at());
+    if (const SessionUse use = session->use(); use.is_known) {
+      *entry.mutable_idle_since() =
+          ToTimestamp(use.last ? ToSystemTime(*use.last) : session->connected_at());
+    }
     entry.set_held_bytes(broker_.Held(id).count());
     entry.set_context_lost(session->has_lost_context());
     entry.set_unreturned_bytes(broker_.observer().UnreturnedBy(id).count());
@@ -244,6 +249,10 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease,
   *out.mutable_created_at() = ToTimestamp(lease.created_at);
   if (lease.management) *out.mutable_management() = ToProto(*lease.management, BootTimeNow());
   if (const auto last = lease.placements->last_at()) *out.mutable_last_op_at() = ToTimestamp(*last);
+  if (lease.ends.any()) *out.mutable_ends() = ToProto(lease.ends, BootTimeNow());
+  if (const auto last = LastUse(lease, sessions_)) {
+    *out.mutable_idle_since() = ToTimestamp(std::max(ToSystemTime(*last), lease.created_at));
+  }
   std::vector<Bytes> lent;  // for charges, by each device
   for (const LeaseDevice& device : lease.devices) {
     v1::LogicalDeviceStats& entry = *out.add_devices();

@@ -250,6 +250,7 @@ void PlacementReader::Drain(PlacementLog& log, int devices) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
   std::vector<PlacementLog::Record> records;
   std::uint64_t dropped = 0;
+  const auto now = std::chrono::system_clock::now();
   MutexLock lock(mutex_);
   for (std::uint64_t step = 0; step < 2 * PlacementRing::kSlots; ++step) {
     if (step % kLookAtClock == kLookAtClock - 1 && std::chrono::steady_clock::now() > end) break;
@@ -260,6 +261,7 @@ void PlacementReader::Drain(PlacementLog& log, int devices) {
       ++dropped;
       continue;
     }
+    last_at_ = std::max(last_at_.value_or(TimePoint()), std::min(now, SubmittedAt(*entry)));
     records.push_back({.session = session_, .pid = pid_, .op = std::move(op), .entry = *entry});
     if (records.size() == kBatch) {
       log.Add(records, 0);
@@ -269,6 +271,11 @@ void PlacementReader::Drain(PlacementLog& log, int devices) {
   dropped = Saturate(dropped, ring_.lost() - lost_);
   lost_ = ring_.lost();
   log.Add(records, dropped);
+}
+
+std::optional<std::chrono::system_clock::time_point> PlacementReader::last_at() const {
+  MutexLock lock(mutex_);
+  return last_at_;
 }
 
 void PlacementReader::BeginWithLastLap() {

@@ -119,6 +119,8 @@ class PlacementReader {
 
   /// Moves the ring's records, at most two laps of it, into `log`; `devices`: how many the lease has.
   void Drain(PlacementLog& log, int devices);
+  /// When the last op or copy that was drained was submitted, never in the future; nothing: there was none.
+  std::optional<std::chrono::system_clock::time_point> last_at() const;
   /// The client is gone: slots that were being written stay so. Call before the last Drain.
   void WriterIsGone();
   /// The ring is a copy of one that an earlier daemon read.
@@ -130,9 +132,10 @@ class PlacementReader {
   const ClientPage* const page_;
   const SessionId session_;
   const std::int64_t pid_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   PlacementRingReader ring_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;  // as ring_ counts
+  std::optional<std::chrono::system_clock::time_point> last_at_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace lgpu::daemon

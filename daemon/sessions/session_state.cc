@@ -36,7 +36,9 @@ SessionState::SessionState(Identity identity, Process process, std::shared_ptr<W
       placements_(client_page_.get(), identity_.id, process_.pid),
       snapshots_(waker_),
       earlier_pages_(identity_.earlier_pages),
-      pages_unknown_(identity_.pages_unknown) {}
+      pages_unknown_(identity_.pages_unknown) {
+  WriteTick(TickAt(UseTimeNow()));
+}
 
 std::vector<std::uint64_t> SessionState::pages() const {
   MutexLock lock(mutex_);

@@ -20,6 +20,7 @@
 #include "daemon/leases/ids.h"
 #include "daemon/server/user_shares.h"
 #include "daemon/sessions/placement_log.h"
+#include "daemon/sessions/session_use.h"
 #include "daemon/snapshots/snapshot_line.h"
 #include "proto/wire/pages.h"
 
@@ -99,6 +100,10 @@ class SessionState {
     Bytes unused_by_others;  // of its card: lent to other sessions of the lease for charges, and not in use
   };
   void WriteStats(const std::vector<DeviceFigures>& devices);
+  /// Shows the client the present tick (session_use.h).
+  void WriteTick(std::uint64_t tick);
+  /// When its program last used a GPU.
+  SessionUse use() const;
 
  private:
   const Identity identity_;

@@ -213,6 +213,15 @@ struct Management {
   }
 };
 
+struct LeaseEnds {
+  std::uint64_t time_to_live_ms = 0;
+  std::uint64_t when_idle_ms = 0;
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.time_to_live_ms);
+    visit(2, m.when_idle_ms);
+  }
+};
+
 struct Lease {
   std::string id;
   std::string name;
@@ -224,6 +233,7 @@ struct Lease {
   std::uint32_t sessions = 0;
   std::uint32_t sessions_ever = 0;
   std::optional<Management> management;
+  std::optional<LeaseEnds> ends;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.id);
     visit(2, m.name);
@@ -235,6 +245,7 @@ struct Lease {
     visit(8, m.sessions);
     visit(9, m.sessions_ever);
     visit(10, m.management);
+    visit(11, m.ends);
   }
 };
 
@@ -245,6 +256,7 @@ struct CreateLeaseRequest {
   std::string request_id;
   std::optional<Management> management;
   std::uint32_t owner_uid = 0;
+  std::optional<LeaseEnds> ends;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.name);
     visit(2, m.lasting);
@@ -252,6 +264,7 @@ struct CreateLeaseRequest {
     visit(4, m.request_id);
     visit(5, m.management);
     visit(6, m.owner_uid);
+    visit(7, m.ends);
   }
 };
 

@@ -38,7 +38,9 @@ struct StatsPage {
   std::atomic<std::uint64_t> magic;
   std::atomic<std::uint64_t> epoch;
   std::atomic<std::uint64_t> device_count;
-  std::array<std::atomic<std::uint64_t>, 5> reserved;
+  /// Rises by one each second, beside the epoch: the daemon's clock, for `last_use`. 0: this daemon has none.
+  std::atomic<std::uint64_t> tick;
+  std::array<std::atomic<std::uint64_t>, 4> reserved;
   std::array<Device, kMaxDevices> devices;
 };
 static_assert(std::is_standard_layout_v<StatsPage>);
@@ -67,6 +69,7 @@ struct ClientPage {
   static constexpr int kMaxDevices = StatsPage::kMaxDevices;
   static constexpr int kMaxOps = 128;
   static constexpr int kOpNameBytes = 32;
+  static constexpr std::uint64_t kNoUse = 1;  // in `last_use`: this session never uses a GPU; no tick
   struct Device {  // by GPU index in the lease
     std::atomic<std::uint64_t> used;
     std::atomic<std::uint64_t> peak_used;
@@ -86,7 +89,10 @@ struct ClientPage {
   std::atomic<std::uint64_t> context_lost;  // not 0: the program can use its GPUs no more
   std::atomic<std::uint64_t> imports;       // how much memory of other processes it has open, in pieces
   std::atomic<std::uint64_t> exiting;       // not 0: the program ends by itself, and sends no Close
-  std::array<std::atomic<std::uint64_t>, 3> reserved;
+  /// The tick in which the program last submitted work to a GPU or waited for some, or joined. 0: it does not
+  /// tell.
+  std::atomic<std::uint64_t> last_use;
+  std::array<std::atomic<std::uint64_t>, 2> reserved;
   std::array<Device, kMaxDevices> devices;
   std::array<OpName, kMaxOps> op_names;
   PlacementRing ring;

@@ -40,6 +40,7 @@ v1::StatsSnapshot Snapshot() {
   lease.set_owner_uid(1000);
   lease.mutable_created_at()->set_seconds(1000 - 720);
   lease.mutable_last_op_at()->set_seconds(1000 - 5);
+  lease.mutable_idle_since()->set_seconds(1000 - 5);
   lease.set_degraded(true);
   v1::LogicalDeviceStats& device = *lease.add_devices();
   device.set_name("/job:localhost/replica:0/task:0/device:GPU:0");

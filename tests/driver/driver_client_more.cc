@@ -2,8 +2,12 @@
 // the program's own descriptors.
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -146,6 +150,33 @@ std::string CheckOwn() {
   return "ok";
 }
 
+pid_t child = -1;
+int child_ends = -1;  // closed: the child is to end
+
+/// By fork, or by the bare system call, which runs no handler of pthread_atfork.
+std::string StartChild(const std::string& way, const std::string& name) {
+  const auto call = reinterpret_cast<Result (*)(const void*)>(Find(name.c_str(), name.c_str(), 2000));
+  int ends[2] = {};
+  if (call == nullptr || ::pipe2(ends, O_CLOEXEC) != 0) return "error";
+  child = way == "fork" ? ::fork() : static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (child == 0) {
+    ::close(ends[1]);
+    pollfd end{.fd = ends[0], .events = 0, .revents = 0};
+    while (::poll(&end, 1, 10) == 0) (void)call(nullptr);
+    ::_exit(0);
+  }
+  ::close(ends[0]);
+  child_ends = ends[1];
+  return child > 0 ? "ok" : "error";
+}
+
+std::string EndChild() {
+  ::close(child_ends);
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child) return "error";
+  return "ok " + std::to_string(status);
+}
+
 const std::map<std::string, std::function<std::string(std::istringstream&)>> kVerbs = {
     {"new_pool",
      [](std::istringstream& words) {
@@ -229,6 +260,13 @@ const std::map<std::string, std::function<std::string(std::istringstream&)>> kVe
        }
        return Counted(count, result);
      }},
+    {"child",
+     [](std::istringstream& words) {  // that makes a call again and again, until end_child
+       std::string way, name;
+       words >> way >> name;
+       return StartChild(way, name);
+     }},
+    {"end_child", [](std::istringstream&) { return EndChild(); }},
     {"drop_all",
      [](std::istringstream&) {
        for (const auto& [name, address] : pieces) Call("cuMemFree_v2", "cuMemFree", 3020, address);

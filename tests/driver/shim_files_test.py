@@ -2,7 +2,7 @@
 """The needs and exports of the shim's files: shim_files_test.py ROOT SHIMS [CUDA_ROOT].
 
 SHIMS is a folder of the build or of a package. Programs of every kind load the files, so they need glibc alone, of a version
-that is stated in docs/unmodified.md, and export the calls of client/driver/surface.h and nothing else. With a CUDA toolkit, its headers and its stub say whether the table of calls
+that is stated in docs/unmodified.md, and export the calls of client/driver/surface.h and used_calls.h and nothing else. With a CUDA toolkit, its headers and its stub say whether the table of calls
 is complete."""
 
 import pathlib
@@ -48,6 +48,9 @@ def check(condition, text):
 surface = re.findall(r'X\((\w+),\s+"(\w+)",\s+(\d+),\s+(\w+),', (ROOT / "client/driver/surface.h").read_text(encoding="utf-8"))
 symbols = {symbol for symbol, _, _, _ in surface}
 check(len(surface) > 40, "surface.h could not be read")
+# Calls that the shim passes on, and notes.
+used = set(re.findall(r"X\((\w+)\)", (ROOT / "client/driver/used_calls.h").read_text(encoding="utf-8"))) - {"symbol"}
+check(len(used) > 100, "used_calls.h could not be read")
 
 for name, real in NEEDED.items():
     library = SHIMS / name
@@ -62,7 +65,8 @@ for name, real in NEEDED.items():
         calls = re.findall(rf"\b(\w+)@{kind}_{re.escape(version)}\b", run("readelf", "--dyn-syms", "-W", str(library)))
         check(is_old, f"{name} needs {kind}_{version}, for {', '.join(calls) or 'the loader'}: see client/driver/old_glibc.c")
 check(f"glibc {NEWEST_GLIBC[0]}.{NEWEST_GLIBC[1]}" in PAGE, "docs/unmodified*.md do not state the glibc that is needed")
-check(exports(SHIMS / "libcuda.so.1") == symbols, f"libcuda.so.1 and surface.h differ by {sorted(exports(SHIMS / 'libcuda.so.1') ^ symbols)}")
+check(exports(SHIMS / "libcuda.so.1") == symbols | used,
+      f"libcuda.so.1 differs from surface.h and used_calls.h by {sorted(exports(SHIMS / 'libcuda.so.1') ^ (symbols | used))}")
 check(exports(SHIMS / "libnvidia-ml.so.1") == NVML, "libnvidia-ml.so.1 exports something else than the page says")
 check(exports(SHIMS / "liblgpu_redirect.so") == {"dlopen", "dlmopen"}, "the redirect exports something else than dlopen and dlmopen")
 for symbol, name, _, _ in surface:
@@ -90,6 +94,9 @@ if len(sys.argv) > 3:
         bases = {re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", symbol) for symbol in symbols}
         for other in exported - symbols:
             check(re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", other) not in bases, f"surface.h lacks {other}")
+        base_of_used = {re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", symbol) for symbol in used}
+        for other in sorted(exported - used):
+            check(re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", other) not in base_of_used, f"used_calls.h lacks {other}")
         names |= {re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", symbol) for symbol in exported}
     for name in sorted(names):
         if ALLOCATES.match(name) and not NO_MEMORY.match(name):

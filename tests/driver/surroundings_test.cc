@@ -177,6 +177,8 @@ TEST_F(SurroundingsTest, ADriverOlderThanTheShimIsLimitedInTheCallsThatItHas) {
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"}, driver_);
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a async ", 20 * kMiB)), "error 801") << "it has no pools";
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a graph ", 20 * kMiB)), "error -1") << "the call is not there";
+  EXPECT_EQ(Ask(*client, "call cuLaunchKernelEx"), "error -1") << "nor is one that the shim passes on";
+  EXPECT_EQ(Ask(*client, "call cuCtxSynchronize"), "ok");
   for (const char* const kind : {"plain", "managed", "pitched", "virtual", "array"}) {
     EXPECT_EQ(Ask(*client, absl::StrCat("alloc a ", kind, " ", 40 * kMiB)), "ok") << kind;
     EXPECT_EQ(Ask(*client, absl::StrCat("alloc b ", kind, " ", 40 * kMiB)), "error 2") << kind;

@@ -109,7 +109,9 @@ TEST_F(ManagedLeasesTest, OnlyRootMakesAManagedLease) {
   EXPECT_THAT(refused.err, HasSubstr("a managed lease is made by root alone"));
   for (const std::vector<std::string>& words : {std::vector<std::string>{"--owner", "61301"},
                                                 {"--label", "a=b"},
-                                                {"--ttl", "1s"},
+                                                {"--ttl", "0"},
+                                                {"--end-when-idle", "0"},
+                                                {"--end-when-idle", "soon"},
                                                 {"--end-with-cgroup", "/x"},
                                                 {"--managed", "--ttl", "0"},
                                                 {"--managed", "--label", "a"},

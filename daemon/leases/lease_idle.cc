@@ -1,0 +1,29 @@
+#include "daemon/leases/lease_idle.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <set>
+
+namespace lgpu::daemon {
+
+std::optional<UseTime> LastUse(const Lease& lease, const SessionDirectory& sessions) {
+  UseTime last = lease.used_at;
+  if (const auto op = lease.placements->last_at()) last = std::max(last, FromSystemTime(*op));
+  std::set<SessionId> ids = lease.live;
+  ids.insert(lease.draining.begin(), lease.draining.end());
+  // A program may have several sessions. It tells when one of them does.
+  std::set<std::int64_t> telling, silent;
+  for (const SessionId id : ids) {
+    const std::shared_ptr<SessionState> session = sessions.Find(id);
+    if (session == nullptr) continue;
+    const SessionUse use = session->use();
+    if (use.last) last = std::max(last, *use.last);
+    if (!use.is_known) silent.insert(session->process().pid);
+    if (use.last) telling.insert(session->process().pid);
+  }
+  const bool all_tell = std::includes(telling.begin(), telling.end(), silent.begin(), silent.end());
+  return all_tell ? std::optional(std::min(last, UseTimeNow())) : std::nullopt;
+}
+
+}  // namespace lgpu::daemon
