@@ -8,6 +8,7 @@
 #include "base/refusal_json.h"
 #include "base/refusal_text.h"
 #include "base/wrapped_text.h"
+#include "lgpu/refusal_json.h"
 
 namespace lgpu {
 namespace {
@@ -230,11 +231,6 @@ std::string FormatRefusal(const Refusal& refusal) {
   std::string text;
   AppendWrapped(text, RefusalHeadline(refusal), 0, 4);
   return text + RefusalDetails(refusal);
-}
-
-std::string RefusalJson(const Refusal& refusal) {
-  // A name that is no UTF-8 is shown with replacement characters; it never throws.
-  return RefusalToJson(refusal).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 absl::Status RefusalStatus(const Refusal& refusal) {

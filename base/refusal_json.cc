@@ -1,5 +1,6 @@
 #include "base/refusal_json.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/refusal_fields.h"
+#include "lgpu/refusal_json.h"
 
 namespace lgpu {
 namespace {
@@ -16,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr double kMostSeconds = 1e12;  // so that milliseconds have 64 bits, and a double has them exactly
+constexpr double kMostSeconds = 4e12;  // a double has their milliseconds exactly
 
 struct Writer {
   static Json Of(RefusalReason reason) { return std::string(RefusalReasonName(reason)); }
@@ -97,9 +99,8 @@ struct Reader {
     return read;
   }
   static bool Read(const Json& json, milliseconds& time) {
-    const double seconds = json.is_number() ? json.get<double>() : HUGE_VAL;
-    if (!(std::fabs(seconds) <= kMostSeconds)) return false;
-    time = milliseconds(std::llround(seconds * 1e3));
+    if (!json.is_number()) return false;
+    time = milliseconds(std::llround(std::clamp(json.get<double>(), -kMostSeconds, kMostSeconds) * 1e3));
     return true;
   }
   static bool Read(const Json& json, Refusal::Holder& holder) {
@@ -146,6 +147,11 @@ Json RefusalToJson(const Refusal& refusal) {
   LGPU_REFUSAL_FIELDS(LGPU_WRITE)
 #undef LGPU_WRITE
   return json;
+}
+
+std::string RefusalJson(const Refusal& refusal) {
+  // A name that is no UTF-8 is shown with replacement characters; it never throws.
+  return RefusalToJson(refusal).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::optional<Refusal> RefusalFromJson(const Json& json) {

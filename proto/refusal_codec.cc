@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -58,11 +59,12 @@ struct Copier {
 #undef LGPU_COPY
   }
   template <typename From, typename To>
-  static void Copy(const std::optional<From>& from, std::optional<To>& to) {
+  requires(!std::is_same_v<From, To>) static void Copy(const std::optional<From>& from,
+                                                       std::optional<To>& to) {
     if (from) Copy(*from, to.emplace());
   }
   template <typename From, typename To>
-  static void Copy(const std::vector<From>& from, std::vector<To>& to) {
+  requires(!std::is_same_v<From, To>) static void Copy(const std::vector<From>& from, std::vector<To>& to) {
     for (const From& item : from) Copy(item, to.emplace_back());
   }
 };

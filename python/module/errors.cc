@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lgpu/refusal.h"
+#include "lgpu/refusal_json.h"
 
 namespace lgpu::python {
 

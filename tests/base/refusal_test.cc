@@ -11,6 +11,7 @@
 
 #include "absl/strings/cord.h"
 #include "base/refusal_text.h"
+#include "lgpu/refusal_json.h"
 
 namespace lgpu {
 namespace {
@@ -310,12 +311,21 @@ TEST(RefusalTest, ADamagedPayloadIsNone) {
   EXPECT_EQ(changed("\"reason\":\"limit\"", "\"reason\":1"), std::nullopt);
   EXPECT_EQ(changed("\"holders\":[]", "\"holders\":{}"), std::nullopt);
   EXPECT_EQ(changed("\"holders\":[]", "\"holders\":[],\"waited_seconds\":\"1\""), std::nullopt);
-  EXPECT_EQ(changed("\"holders\":[]", "\"holders\":[],\"waited_seconds\":1e300"), std::nullopt);
   // A later version's reason: the rest still counts.
   const std::optional<Refusal> later = changed("\"reason\":\"limit\"", "\"reason\":\"moon phase\"");
   ASSERT_TRUE(later.has_value());
   EXPECT_EQ(later->reason, RefusalReason::kUnspecified);
   EXPECT_EQ(later->asked, 512_MiB);
+}
+
+TEST(RefusalTest, AWaitOfMoreThanJsonCanTellKeepsTheRest) {
+  Refusal refusal = AtItsLimit();
+  refusal.waited = std::chrono::milliseconds::max();
+  const std::optional<Refusal> back = GetRefusal(RefusalStatus(refusal));
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(back->waited,
+            std::chrono::hours(1'111'111'111) + std::chrono::minutes(6) + std::chrono::seconds(40));
+  EXPECT_EQ(back->asked, refusal.asked);
 }
 
 TEST(RefusalTest, ATextThatIsNoUtf8IsShownAndNeverThrows) {

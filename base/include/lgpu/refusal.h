@@ -79,9 +79,6 @@ struct Refusal {
 /// for every number that is known, then the advice. No trailing newline.
 LGPU_API std::string FormatRefusal(const Refusal& refusal);
 
-/// The refusal as JSON in one line, as under `refusal` in `lgpu --json` (docs/statistics.md#of-a-refusal).
-LGPU_API std::string RefusalJson(const Refusal& refusal);
-
 /// RESOURCE_EXHAUSTED with FormatRefusal's text, carrying the refusal as a payload.
 LGPU_API absl::Status RefusalStatus(const Refusal& refusal);
 /// The refusal that a status carries; nothing if it carries none or a damaged one.
