@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "base/refusal_json.h"
 #include "base/refusal_text.h"
 #include "base/wrapped_text.h"
+#include "lgpu/refusal_json.h"
 
 namespace lgpu {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::string_view kPayloadUrl = "type.lgpu/lgpu.Refusal";
 constexpr std::size_t kMostHoldersShown = 8;
@@ -234,163 +233,10 @@ std::string FormatRefusal(const Refusal& refusal) {
   return text + RefusalDetails(refusal);
 }
 
-namespace {
-
-// The names are those of the wire message, so that every JSON of a refusal reads alike.
-Json ToJson(const Refusal& refusal) {
-  Json json = {{"reason", static_cast<int>(refusal.reason)},
-               {"device", refusal.device},
-               {"lease", refusal.lease},
-               {"what", refusal.what},
-               {"asked_bytes", refusal.asked.count()},
-               {"card", refusal.card},
-               {"holders", Json::array()},
-               {"advice", refusal.advice}};
-  const auto add = [&json](const char* key, const std::optional<Bytes>& amount) {
-    if (amount) json[key] = amount->count();
-  };
-  add("limit_bytes", refusal.limit);
-  add("used_bytes", refusal.used);
-  add("held_bytes", refusal.held);
-  add("peak_used_bytes", refusal.peak_used);
-  add("largest_free_block_bytes", refusal.largest_free_block);
-  add("card_total_bytes", refusal.card_total);
-  add("card_free_bytes", refusal.card_free);
-  add("coming_back_bytes", refusal.coming_back);
-  if (refusal.live_blocks) json["live_blocks"] = *refusal.live_blocks;
-  if (refusal.waited) json["waited_ms"] = refusal.waited->count();
-  for (const Refusal::Holder& holder : refusal.holders) {
-    json["holders"].push_back({{"lease", holder.lease},
-                               {"owner", holder.owner},
-                               {"pid", holder.pid},
-                               {"device", holder.device},
-                               {"held_bytes", holder.held.count()},
-                               {"guarantee_bytes", holder.guarantee.count()}});
-  }
-  for (const Refusal::Owner& owner : refusal.owners) {
-    json["owners"].push_back({{"op", owner.op}, {"bytes", owner.bytes.count()}, {"blocks", owner.blocks}});
-  }
-  return json;
-}
-
-// A Reader takes members out of a JSON object; ok() tells whether all had the right type.
-class Reader {
- public:
-  explicit Reader(const Json& json) : json_(json), ok_(json.is_object()) {}
-
-  bool ok() const { return ok_; }
-  void Read(const char* key, std::string& value) {
-    const Json* member = Find(key);
-    if (Require(member != nullptr && member->is_string())) value = member->get<std::string>();
-  }
-  void Read(const char* key, std::int64_t& value) {
-    const Json* member = Find(key);
-    if (Require(member != nullptr && IsInt64(*member))) value = member->get<std::int64_t>();
-  }
-  void Read(const char* key, Bytes& value) {
-    const Json* member = Find(key);
-    if (Require(member != nullptr && member->is_number_unsigned())) {
-      value = Bytes(member->get<std::uint64_t>());
-    }
-  }
-  void Read(const char* key, std::optional<Bytes>& value) {
-    if (Find(key) != nullptr) Read(key, value.emplace());
-  }
-  void Read(const char* key, std::optional<std::uint64_t>& value) {
-    std::optional<Bytes> number;
-    Read(key, number);
-    if (number) value = number->count();
-  }
-  template <typename Function>
-  void ForEach(const char* key, Function function) {
-    const Json* member = Find(key);
-    if (!Require(member != nullptr && member->is_array())) return;
-    for (const Json& element : *member) function(element);
-  }
-  bool Require(bool condition) {
-    ok_ = ok_ && condition;
-    return condition;
-  }
-  const Json* Find(const char* key) const {
-    if (!json_.is_object()) return nullptr;
-    const auto found = json_.find(key);
-    return found == json_.end() ? nullptr : &*found;
-  }
-
- private:
-  static bool IsInt64(const Json& number) {
-    return number.is_number_integer() &&
-           (!number.is_number_unsigned() || number.get<std::uint64_t>() >> 63 == 0);
-  }
-
-  const Json& json_;
-  bool ok_;
-};
-
-std::optional<Refusal> FromJson(const Json& json) {
-  Refusal refusal;
-  Reader reader(json);
-  std::int64_t reason = 0;
-  reader.Read("reason", reason);
-  // A reason that a later version added is kept as a refusal without one.
-  const bool known = reason > 0 && reason <= static_cast<int>(RefusalReason::kDescriptors);
-  if (known) refusal.reason = static_cast<RefusalReason>(reason);
-  reader.Read("device", refusal.device);
-  reader.Read("lease", refusal.lease);
-  reader.Read("what", refusal.what);
-  reader.Read("asked_bytes", refusal.asked);
-  reader.Read("card", refusal.card);
-  reader.Read("limit_bytes", refusal.limit);
-  reader.Read("used_bytes", refusal.used);
-  reader.Read("held_bytes", refusal.held);
-  reader.Read("peak_used_bytes", refusal.peak_used);
-  reader.Read("largest_free_block_bytes", refusal.largest_free_block);
-  reader.Read("card_total_bytes", refusal.card_total);
-  reader.Read("card_free_bytes", refusal.card_free);
-  reader.Read("coming_back_bytes", refusal.coming_back);
-  reader.Read("live_blocks", refusal.live_blocks);
-  if (reader.Find("waited_ms") != nullptr) {
-    std::int64_t milliseconds = 0;
-    reader.Read("waited_ms", milliseconds);
-    refusal.waited = std::chrono::milliseconds(milliseconds);
-  }
-  reader.ForEach("holders", [&](const Json& element) {
-    Refusal::Holder& holder = refusal.holders.emplace_back();
-    Reader member(element);
-    member.Read("lease", holder.lease);
-    member.Read("owner", holder.owner);
-    member.Read("pid", holder.pid);
-    member.Read("device", holder.device);
-    member.Read("held_bytes", holder.held);
-    member.Read("guarantee_bytes", holder.guarantee);
-    reader.Require(member.ok());
-  });
-  if (reader.Find("owners") != nullptr) {
-    reader.ForEach("owners", [&](const Json& element) {
-      Refusal::Owner& owner = refusal.owners.emplace_back();
-      Bytes blocks;
-      Reader member(element);
-      member.Read("op", owner.op);
-      member.Read("bytes", owner.bytes);
-      member.Read("blocks", blocks);
-      owner.blocks = blocks.count();
-      reader.Require(member.ok());
-    });
-  }
-  reader.ForEach("advice", [&](const Json& line) {
-    if (reader.Require(line.is_string())) refusal.advice.push_back(line.get<std::string>());
-  });
-  if (!reader.ok()) return std::nullopt;
-  return refusal;
-}
-
-}  // namespace
-
 absl::Status RefusalStatus(const Refusal& refusal) {
   absl::Status status = absl::ResourceExhaustedError(FormatRefusal(refusal));
-  // A name that is no UTF-8 is shown with replacement characters; it never throws.
-  const std::string text = ToJson(refusal).dump(-1, ' ', false, Json::error_handler_t::replace);
-  status.SetPayload(absl::string_view(kPayloadUrl.data(), kPayloadUrl.size()), absl::Cord(text));
+  status.SetPayload(absl::string_view(kPayloadUrl.data(), kPayloadUrl.size()),
+                    absl::Cord(RefusalJson(refusal)));
   return status;
 }
 
@@ -398,8 +244,7 @@ std::optional<Refusal> GetRefusal(const absl::Status& status) {
   const absl::optional<absl::Cord> payload =
       status.GetPayload(absl::string_view(kPayloadUrl.data(), kPayloadUrl.size()));
   if (!payload) return std::nullopt;
-  const Json json = Json::parse(std::string(*payload), nullptr, false);
-  return FromJson(json);
+  return RefusalFromJson(nlohmann::json::parse(std::string(*payload), nullptr, false));
 }
 
 std::string StatusHeadline(const absl::Status& status) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/refusal_json.h"
 #include "base/refusal_text.h"
 #include "base/wrapped_text.h"
 #include "lgpu/refusal.h"

@@ -5,7 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "lgpu/refusal.h"
+#include "base/refusal_json.h"
 #include "proto/refusal_messages.h"
 
 namespace lgpu {
@@ -19,10 +19,6 @@ std::string ShortName(const std::string& name, std::string_view prefix) {
 
 std::string ModeName(v1::LogicalDeviceSpec::Mode mode) {
   return mode == v1::LogicalDeviceSpec::MODE_PREALLOCATE ? "preallocate" : "growth";
-}
-
-void SetIfKnown(json& object, const char* key, const std::optional<Bytes>& value) {
-  if (value) object[key] = value->count();
 }
 
 }  // namespace
@@ -339,39 +335,6 @@ std::string FormatIso8601(const google::protobuf::Timestamp& time) {
   if (gmtime_r(&seconds, &parts) == nullptr) return "";
   return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", parts.tm_year + 1900, parts.tm_mon + 1,
                          parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, time.nanos() / 1'000);
-}
-
-json RefusalToJson(const lgpu::Refusal& refusal) {
-  json result = {{"reason", std::string(RefusalReasonName(refusal.reason))},
-                 {"asked_bytes", refusal.asked.count()}};
-  if (!refusal.device.empty()) result["device"] = refusal.device;
-  if (!refusal.lease.empty()) result["lease"] = refusal.lease;
-  if (!refusal.what.empty()) result["what"] = refusal.what;
-  if (!refusal.card.empty()) result["card"] = refusal.card;
-  SetIfKnown(result, "limit_bytes", refusal.limit);
-  SetIfKnown(result, "used_bytes", refusal.used);
-  SetIfKnown(result, "held_bytes", refusal.held);
-  SetIfKnown(result, "peak_used_bytes", refusal.peak_used);
-  SetIfKnown(result, "largest_free_block_bytes", refusal.largest_free_block);
-  SetIfKnown(result, "card_total_bytes", refusal.card_total);
-  SetIfKnown(result, "card_free_bytes", refusal.card_free);
-  SetIfKnown(result, "coming_back_bytes", refusal.coming_back);
-  if (refusal.live_blocks) result["live_blocks"] = *refusal.live_blocks;
-  if (refusal.waited) result["waited_seconds"] = static_cast<double>(refusal.waited->count()) / 1e3;
-  for (const Refusal::Owner& owner : refusal.owners) {
-    result["owners"].push_back({{"op", owner.op}, {"bytes", owner.bytes.count()}, {"blocks", owner.blocks}});
-  }
-  result["holders"] = json::array();
-  for (const Refusal::Holder& holder : refusal.holders) {
-    result["holders"].push_back({{"lease", holder.lease},
-                                 {"owner", holder.owner},
-                                 {"pid", holder.pid},
-                                 {"device", holder.device},
-                                 {"held_bytes", holder.held.count()},
-                                 {"guarantee_bytes", holder.guarantee.count()}});
-  }
-  result["advice"] = refusal.advice;
-  return result;
 }
 
 std::string JsonLine(const json& value) {

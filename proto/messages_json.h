@@ -4,7 +4,6 @@
 #include <string>
 
 #include "google/protobuf/timestamp.pb.h"
-#include "lgpu/refusal.h"
 #include "lgpu/v1/control.pb.h"
 #include "lgpu/v1/events.pb.h"
 #include "lgpu/v1/stats.pb.h"
@@ -29,7 +28,6 @@ nlohmann::json ToJson(const Event& event);
 nlohmann::json ToJson(const Diagnosis::Finding& finding);
 nlohmann::json ToJson(const Diagnosis::Setting& setting);
 }  // namespace v1
-nlohmann::json RefusalToJson(const Refusal& refusal);
 
 /// "2026-01-31T12:00:00.123456Z"
 std::string FormatIso8601(const google::protobuf::Timestamp& time);

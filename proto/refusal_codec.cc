@@ -3,9 +3,12 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/cord.h"
+#include "base/refusal_fields.h"
 
 namespace lgpu {
 namespace {
@@ -22,74 +25,65 @@ absl::StatusCode CodeFromWire(int code) {
   return known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
 }
 
+/// Copies a field from a Refusal to its message, or back.
+struct Copier {
+  template <typename T>
+  static void Copy(const T& from, T& to) {
+    to = from;
+  }
+  static void Copy(Bytes from, std::uint64_t& to) { to = from.count(); }
+  static void Copy(std::uint64_t from, Bytes& to) { to = Bytes(from); }
+  static void Copy(std::chrono::milliseconds from, std::uint64_t& to) {
+    to = static_cast<std::uint64_t>(from.count());
+  }
+  static void Copy(std::uint64_t from, std::chrono::milliseconds& to) {
+    to = std::chrono::milliseconds(from);
+  }
+  static void Copy(RefusalReason from, wire::Refusal::Reason& to) {
+    to = static_cast<wire::Refusal::Reason>(from);
+  }
+  static void Copy(wire::Refusal::Reason from, RefusalReason& to) {
+    // This version cannot name a reason that a later version added.
+    const bool known =
+        from >= wire::Refusal::Reason::kUnspecified && from <= wire::Refusal::Reason::kDescriptors;
+    to = known ? static_cast<RefusalReason>(from) : RefusalReason::kUnspecified;
+  }
+  static void Copy(const Refusal::Holder& from, wire::Refusal::Holder& to) {
+#define LGPU_COPY(member, name) Copy(from.member, to.name);
+    LGPU_REFUSAL_HOLDER_FIELDS(LGPU_COPY)
+#undef LGPU_COPY
+  }
+  static void Copy(const wire::Refusal::Holder& from, Refusal::Holder& to) {
+#define LGPU_COPY(member, name) Copy(from.name, to.member);
+    LGPU_REFUSAL_HOLDER_FIELDS(LGPU_COPY)
+#undef LGPU_COPY
+  }
+  template <typename From, typename To>
+  requires(!std::is_same_v<From, To>) static void Copy(const std::optional<From>& from,
+                                                       std::optional<To>& to) {
+    if (from) Copy(*from, to.emplace());
+  }
+  template <typename From, typename To>
+  requires(!std::is_same_v<From, To>) static void Copy(const std::vector<From>& from, std::vector<To>& to) {
+    for (const From& item : from) Copy(item, to.emplace_back());
+  }
+};
+
 }  // namespace
 
 wire::Refusal RefusalToWire(const Refusal& refusal) {
-  const auto count = [](const std::optional<Bytes>& bytes) {
-    return bytes ? std::optional<std::uint64_t>(bytes->count()) : std::nullopt;
-  };
   wire::Refusal message;
-  message.reason = static_cast<wire::Refusal::Reason>(refusal.reason);
-  message.device = refusal.device;
-  message.lease = refusal.lease;
-  message.what = refusal.what;
-  message.asked_bytes = refusal.asked.count();
-  message.limit_bytes = count(refusal.limit);
-  message.used_bytes = count(refusal.used);
-  message.held_bytes = count(refusal.held);
-  message.peak_used_bytes = count(refusal.peak_used);
-  message.live_blocks = refusal.live_blocks;
-  message.largest_free_block_bytes = count(refusal.largest_free_block);
-  message.card = refusal.card;
-  message.card_total_bytes = count(refusal.card_total);
-  message.card_free_bytes = count(refusal.card_free);
-  message.coming_back_bytes = count(refusal.coming_back);
-  if (refusal.waited) message.waited_ms = static_cast<std::uint64_t>(refusal.waited->count());
-  for (const Refusal::Holder& holder : refusal.holders) {
-    message.holders.push_back({.lease = holder.lease,
-                               .owner = holder.owner,
-                               .pid = holder.pid,
-                               .device = holder.device,
-                               .held_bytes = holder.held.count(),
-                               .guarantee_bytes = holder.guarantee.count()});
-  }
-  message.advice = refusal.advice;
+#define LGPU_COPY(member, name) Copier::Copy(refusal.member, message.name);
+  LGPU_REFUSAL_WIRE_FIELDS(LGPU_COPY)
+#undef LGPU_COPY
   return message;
 }
 
 Refusal RefusalFromWire(const wire::Refusal& message) {
-  const auto bytes = [](std::optional<std::uint64_t> count) {
-    return count ? std::optional<Bytes>(Bytes(*count)) : std::nullopt;
-  };
   Refusal refusal;
-  // This version cannot name a reason that a later version added.
-  const auto reason = static_cast<std::int32_t>(message.reason);
-  const bool known = reason >= 0 && reason <= static_cast<std::int32_t>(RefusalReason::kDescriptors);
-  refusal.reason = known ? static_cast<RefusalReason>(reason) : RefusalReason::kUnspecified;
-  refusal.device = message.device;
-  refusal.lease = message.lease;
-  refusal.what = message.what;
-  refusal.asked = Bytes(message.asked_bytes);
-  refusal.limit = bytes(message.limit_bytes);
-  refusal.used = bytes(message.used_bytes);
-  refusal.held = bytes(message.held_bytes);
-  refusal.peak_used = bytes(message.peak_used_bytes);
-  refusal.live_blocks = message.live_blocks;
-  refusal.largest_free_block = bytes(message.largest_free_block_bytes);
-  refusal.card = message.card;
-  refusal.card_total = bytes(message.card_total_bytes);
-  refusal.card_free = bytes(message.card_free_bytes);
-  refusal.coming_back = bytes(message.coming_back_bytes);
-  if (message.waited_ms) refusal.waited = std::chrono::milliseconds(*message.waited_ms);
-  for (const wire::Refusal::Holder& holder : message.holders) {
-    refusal.holders.push_back({.lease = holder.lease,
-                               .owner = holder.owner,
-                               .pid = holder.pid,
-                               .device = holder.device,
-                               .held = Bytes(holder.held_bytes),
-                               .guarantee = Bytes(holder.guarantee_bytes)});
-  }
-  refusal.advice = message.advice;
+#define LGPU_COPY(member, name) Copier::Copy(message.name, refusal.member);
+  LGPU_REFUSAL_WIRE_FIELDS(LGPU_COPY)
+#undef LGPU_COPY
   return refusal;
 }
 

@@ -1,28 +1,33 @@
+#include <chrono>
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
+#include "base/refusal_fields.h"
 #include "client/runtime/c_handles.h"
 #include "lgpu/refusal.h"
 
 namespace {
 
-std::optional<std::uint64_t> Count(const std::optional<lgpu::Bytes>& bytes) {
-  return bytes ? std::optional(bytes->count()) : std::nullopt;
+std::optional<std::uint64_t> Number(lgpu::Bytes amount) { return amount.count(); }
+std::optional<std::uint64_t> Number(std::uint64_t number) { return number; }
+std::optional<std::uint64_t> Number(std::chrono::milliseconds time) {
+  return static_cast<std::uint64_t>(time.count());
+}
+template <typename T>
+std::optional<std::uint64_t> Number(const std::optional<T>& known) {
+  return known ? Number(*known) : std::nullopt;
+}
+template <typename T>
+std::optional<std::uint64_t> Number(const T&) {
+  return std::nullopt;  // not a number
 }
 
-std::optional<std::uint64_t> NumberOf(const lgpu::Refusal& refusal, std::string_view name) {
-  if (name == "asked_bytes") return refusal.asked.count();
-  if (name == "limit_bytes") return Count(refusal.limit);
-  if (name == "used_bytes") return Count(refusal.used);
-  if (name == "held_bytes") return Count(refusal.held);
-  if (name == "peak_used_bytes") return Count(refusal.peak_used);
-  if (name == "live_blocks") return refusal.live_blocks;
-  if (name == "largest_free_block_bytes") return Count(refusal.largest_free_block);
-  if (name == "card_total_bytes") return Count(refusal.card_total);
-  if (name == "card_free_bytes") return Count(refusal.card_free);
-  if (name == "coming_back_bytes") return Count(refusal.coming_back);
-  if (name == "waited_ms" && refusal.waited) return static_cast<std::uint64_t>(refusal.waited->count());
-  return std::nullopt;
+const char* Text(const std::string& text) { return text.c_str(); }
+template <typename T>
+const char* Text(const T&) {
+  return nullptr;  // not a text
 }
 
 }  // namespace
@@ -43,15 +48,20 @@ const char* lgpu_refusal_reason(const lgpu_refusal* refusal) {
 const char* lgpu_refusal_text(const lgpu_refusal* refusal, const char* name) {
   if (refusal == nullptr || name == nullptr) return nullptr;
   const std::string_view asked = name;
-  if (asked == "device") return refusal->refusal.device.c_str();
-  if (asked == "lease") return refusal->refusal.lease.c_str();
-  if (asked == "what") return refusal->refusal.what.c_str();
-  if (asked == "card") return refusal->refusal.card.c_str();
+#define LGPU_FIND(member, field) \
+  if (asked == #field) return Text(refusal->refusal.member);
+  LGPU_REFUSAL_FIELDS(LGPU_FIND)
+#undef LGPU_FIND
   return nullptr;
 }
 int lgpu_refusal_number(const lgpu_refusal* refusal, const char* name, uint64_t* value) {
   if (refusal == nullptr || name == nullptr) return 0;
-  const std::optional<std::uint64_t> number = NumberOf(refusal->refusal, name);
+  const std::string_view asked = name;
+  std::optional<std::uint64_t> number;
+#define LGPU_FIND(member, field) \
+  if (asked == #field) number = Number(refusal->refusal.member);
+  LGPU_REFUSAL_FIELDS(LGPU_FIND)
+#undef LGPU_FIND
   if (number && value != nullptr) *value = *number;
   return number ? 1 : 0;
 }

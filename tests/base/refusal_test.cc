@@ -11,6 +11,7 @@
 
 #include "absl/strings/cord.h"
 #include "base/refusal_text.h"
+#include "lgpu/refusal_json.h"
 
 namespace lgpu {
 namespace {
@@ -269,6 +270,23 @@ std::optional<Refusal> FromPayload(const std::string& payload) {
   return GetRefusal(status);
 }
 
+TEST(RefusalTest, JsonHasNamesAndSecondsAndLeavesOutWhatIsNotKnown) {
+  EXPECT_EQ(RefusalJson(Refusal()),
+            R"({"advice":[],"asked_bytes":0,"holders":[],"owners":[],"reason":"unspecified"})");
+  Refusal refusal;
+  refusal.reason = RefusalReason::kMapCount;
+  refusal.lease = "train";
+  refusal.limit = Bytes(0);
+  refusal.live_blocks = 7;
+  refusal.holders = {{}};
+  refusal.owners = {{.op = "MatMul", .bytes = Bytes(5), .blocks = 2}};
+  refusal.waited = std::chrono::milliseconds(1250);
+  EXPECT_EQ(
+      RefusalJson(refusal),
+      R"({"advice":[],"asked_bytes":0,"holders":[{"device":"","guarantee_bytes":0,"held_bytes":0,"lease":"","owner":"","pid":0}],)"
+      R"("lease":"train","limit_bytes":0,"live_blocks":7,"owners":[{"blocks":2,"bytes":5,"op":"MatMul"}],"reason":"map count","waited_seconds":1.25})");
+}
+
 TEST(RefusalTest, ADamagedPayloadIsNone) {
   const std::string good = Payload(AtItsLimit());
   ASSERT_EQ(FromPayload(good), AtItsLimit());
@@ -290,11 +308,24 @@ TEST(RefusalTest, ADamagedPayloadIsNone) {
   EXPECT_EQ(changed("\"holders\":[]", "\"holders\":[1]"), std::nullopt);
   EXPECT_EQ(changed("\"holders\":[]", "\"holders\":[{}]"), std::nullopt);
   EXPECT_EQ(changed("\"limit_bytes\":4294967296", "\"limit_bytes\":null"), std::nullopt);
+  EXPECT_EQ(changed("\"reason\":\"limit\"", "\"reason\":1"), std::nullopt);
+  EXPECT_EQ(changed("\"holders\":[]", "\"holders\":{}"), std::nullopt);
+  EXPECT_EQ(changed("\"holders\":[]", "\"holders\":[],\"waited_seconds\":\"1\""), std::nullopt);
   // A later version's reason: the rest still counts.
-  const std::optional<Refusal> later = changed("\"reason\":1", "\"reason\":1000");
+  const std::optional<Refusal> later = changed("\"reason\":\"limit\"", "\"reason\":\"moon phase\"");
   ASSERT_TRUE(later.has_value());
   EXPECT_EQ(later->reason, RefusalReason::kUnspecified);
   EXPECT_EQ(later->asked, 512_MiB);
+}
+
+TEST(RefusalTest, AWaitOfMoreThanJsonCanTellKeepsTheRest) {
+  Refusal refusal = AtItsLimit();
+  refusal.waited = std::chrono::milliseconds::max();
+  const std::optional<Refusal> back = GetRefusal(RefusalStatus(refusal));
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(back->waited,
+            std::chrono::hours(1'111'111'111) + std::chrono::minutes(6) + std::chrono::seconds(40));
+  EXPECT_EQ(back->asked, refusal.asked);
 }
 
 TEST(RefusalTest, ATextThatIsNoUtf8IsShownAndNeverThrows) {
@@ -334,7 +365,8 @@ Refusal RandomRefusal(std::mt19937_64& random) {
     refusal.holders.push_back(
         {text(), text(), static_cast<std::int64_t>(random()), text(), bytes(), bytes()});
   }
-  if (random() % 2) refusal.waited = std::chrono::milliseconds(static_cast<std::int64_t>(random()));
+  // In JSON a double of seconds, which has every millisecond of 30,000 years.
+  if (random() % 2) refusal.waited = std::chrono::milliseconds(static_cast<std::int64_t>(random() >> 14));
   for (std::size_t n = random() % 3; n-- > 0;) refusal.advice.push_back(text());
   return refusal;
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "proto/every_message.h"
 #include "tests/support/codec_comparison.h"
 
 namespace lgpu {
@@ -22,9 +23,9 @@ namespace {
 
 void RunOne(std::size_t chosen, std::string_view bytes) {
   std::size_t count = 0;
-  testing::ForEachCodedMessage([&]<typename Wire, typename Generated>() { ++count; });
+  ForEachWireMessage([&]<typename Wire, typename Generated>() { ++count; });
   std::size_t index = 0;
-  testing::ForEachCodedMessage([&]<typename Wire, typename Generated>() {
+  ForEachWireMessage([&]<typename Wire, typename Generated>() {
     if (index++ != chosen % count) return;
     const std::string difference = testing::CompareCodecs<Wire, Generated>(bytes);
     if (!difference.empty()) std::fprintf(stderr, "%s\n", difference.c_str());

@@ -6,13 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
+#include "proto/every_message.h"
 #include "tests/support/codec_comparison.h"
 
 namespace lgpu {
@@ -25,68 +24,6 @@ using google::protobuf::Reflection;
 
 // protobuf writes a line for every string that is not UTF-8.
 [[maybe_unused]] google::protobuf::LogHandler* const kQuiet = google::protobuf::SetLogHandler(nullptr);
-
-std::string KindOf(const FieldDescriptor& field) {
-  std::string kind = field.is_repeated() ? "list of " : field.has_presence() ? "optional " : "";
-  switch (field.type()) {
-    case FieldDescriptor::TYPE_ENUM:
-      return kind + "int32";  // coded alike
-    case FieldDescriptor::TYPE_MESSAGE:
-      return kind + "message";
-    default:
-      return kind + field.type_name();
-  }
-}
-
-/// Lists the numbers and kinds of a message's Fields.
-class FieldLister {
- public:
-  template <typename T>
-  void operator()(int number, const T&) {
-    fields_[number] = Name<T>();
-  }
-  template <typename T>
-  void operator()(int number, const std::optional<T>&) {
-    fields_[number] = "optional " + Name<T>();
-  }
-  template <typename T>
-  void operator()(int number, const std::vector<T>&) {
-    fields_[number] = "list of " + Name<T>();
-  }
-  template <typename T, typename Variant>
-  void Case(int number, const Variant&) {
-    fields_[number] = "optional message";
-  }
-  const std::map<int, std::string>& fields() const { return fields_; }
-
- private:
-  template <typename T>
-  static std::string Name() {
-    if constexpr (std::is_same_v<T, bool>) return "bool";
-    if constexpr (std::is_same_v<T, std::uint32_t>) return "uint32";
-    if constexpr (std::is_same_v<T, std::uint64_t>) return "uint64";
-    if constexpr (std::is_same_v<T, std::int64_t>) return "int64";
-    if constexpr (std::is_same_v<T, std::int32_t> || std::is_enum_v<T>) return "int32";
-    if constexpr (std::is_same_v<T, std::string>) return "string";
-    if constexpr (std::is_same_v<T, wire::Blob>) return "bytes";
-    return "message";
-  }
-  std::map<int, std::string> fields_;
-};
-
-TEST(WireMessagesTest, HaveTheFieldsOfTheProtoFiles) {
-  testing::ForEachCodedMessage([]<typename Wire, typename Generated>() {
-    const Descriptor& descriptor = *Generated::descriptor();
-    std::map<int, std::string> expected;
-    for (int i = 0; i < descriptor.field_count(); ++i) {
-      expected[descriptor.field(i)->number()] = KindOf(*descriptor.field(i));
-    }
-    FieldLister lister;
-    Wire message;
-    Wire::Fields(lister, message);
-    EXPECT_EQ(lister.fields(), expected) << descriptor.full_name();
-  });
-}
 
 /// Messages with some fields set, by reflection.
 class RandomMessages {
@@ -176,7 +113,7 @@ constexpr std::uint64_t kSeed = 20261122;
 
 TEST(WireMessagesTest, AreReadAndWrittenAsByProtobuf) {
   RandomMessages random(kSeed);
-  testing::ForEachCodedMessage([&]<typename Wire, typename Generated>() {
+  ForEachWireMessage([&]<typename Wire, typename Generated>() {
     for (int i = 0; i < 300; ++i) {
       Generated message;
       random.Fill(message);
@@ -188,7 +125,7 @@ TEST(WireMessagesTest, AreReadAndWrittenAsByProtobuf) {
 
 TEST(WireMessagesTest, DamagedBytesAreJudgedAsByProtobuf) {
   RandomMessages random(kSeed + 1);
-  testing::ForEachCodedMessage([&]<typename Wire, typename Generated>() {
+  ForEachWireMessage([&]<typename Wire, typename Generated>() {
     for (int i = 0; i < 2000; ++i) {
       Generated message;
       random.Fill(message);
