@@ -116,8 +116,8 @@ LGPU_API absl::StatusOr<Tensor> RankOf(const Tensor& input);
 }  // namespace lgpu
 
 // clang-format off
-// For bindings to other languages: the calls above that take one tensor, or two, and nothing else. X(call in C++, call in C (after lgpu_) and Python, op, parameters of Python...,
-// text for Python's help).
+// For bindings to other languages: the calls above that take one tensor, or two, and nothing else.
+// X(call in C++, call in C (after lgpu_) and Python, op, parameters of Python..., text for Python's help)
 #define LGPU_CALLS_OF_ONE(X)                                                                          \
   X(Negative, negative, Neg, "input", "The elements with their signs changed.")                        \
   X(Relu, relu, Relu, "input", "The larger of each element and 0.")                                    \
