@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "client/runtime/c_handles.h"
-#include "kernels/op_list.h"
 #include "lgpu/status.h"
 
 using lgpu::c::Deliver;

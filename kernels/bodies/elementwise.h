@@ -133,12 +133,55 @@ struct TanhGradFunction {
   }
 };
 
+#ifndef __CUDACC__
+template <typename T, typename Function>
+void ApplyRow(T* output, const T* a, std::uint64_t a_step, const T* b, std::uint64_t b_step,
+              std::uint64_t count, Function function) {
+  if (a_step == 1 && b_step == 1) {
+    for (std::uint64_t i = 0; i < count; ++i) output[i] = function(a[i], b[i]);
+  } else if (a_step == 1 && b_step == 0) {
+    const T same = *b;
+    for (std::uint64_t i = 0; i < count; ++i) output[i] = function(a[i], same);
+  } else if (a_step == 0 && b_step == 1) {
+    const T same = *a;
+    for (std::uint64_t i = 0; i < count; ++i) output[i] = function(same, b[i]);
+  } else {
+    for (std::uint64_t i = 0; i < count; ++i) output[i] = function(a[i * a_step], b[i * b_step]);
+  }
+}
+
+/// All elements by one thread: row by row, without a division for each element.
+template <typename T, typename Function>
+void ApplyRows(const ElementwiseParameters& p, Function function) {
+  const int last = p.rank - 1;
+  const std::uint64_t count = p.dimensions[last];
+  std::uint64_t at[ElementwiseParameters::kMostDimensions] = {};
+  std::uint64_t from_a = 0;
+  std::uint64_t from_b = 0;
+  for (std::uint64_t done = 0; done < p.packing.elements; done += count) {
+    ApplyRow(static_cast<T*>(p.output) + done, static_cast<const T*>(p.a) + from_a, p.a_strides[last],
+             static_cast<const T*>(p.b) + from_b, p.b_strides[last], count, function);
+    for (int d = last - 1; d >= 0; --d) {
+      from_a += p.a_strides[d];
+      from_b += p.b_strides[d];
+      if (++at[d] < p.dimensions[d]) break;
+      at[d] = 0;
+      from_a -= p.a_strides[d] * p.dimensions[d];
+      from_b -= p.b_strides[d] * p.dimensions[d];
+    }
+  }
+}
+#endif
+
 template <typename T, typename Function>
 LGPU_CODE void Apply(const ElementwiseParameters& p, Thread t, Function function) {
   T* const output = static_cast<T*>(p.output);
   const T* const a = static_cast<const T*>(p.a);
   const T* const b = static_cast<const T*>(p.b);
   if (p.rank != 0) {
+#ifndef __CUDACC__
+    if (t.stride == 1) return ApplyRows<T>(p, function);
+#endif
     for (std::uint64_t i = t.first; i < p.packing.elements; i += t.stride) {
       std::uint64_t rest = i;
       std::uint64_t from_a = 0;

@@ -56,9 +56,33 @@ std::uint64_t SplitsFor(const ReduceParameters& p) {
   return std::max<std::uint64_t>(1, std::min(p.terms / (rows * kLeastTermsOfThread), kBlocks / BlocksOf(p)));
 }
 
+/// Sums of neighbours in memory: row by row, many sums at a time. The order of each sum is that of
+/// PartialSum.
+template <typename From, typename To>
+void SumRows(const ReduceParameters& p, std::uint64_t split) {
+  constexpr std::uint64_t kMost = 256;
+  const std::uint64_t begin = split * p.terms_of_split;
+  const std::uint64_t end = std::min(p.terms, begin + p.terms_of_split);
+  const std::uint64_t stride = p.reduced.strides[0];
+  for (std::uint64_t first = 0; first < p.outputs; first += kMost) {
+    const std::uint64_t count = std::min(kMost, p.outputs - first);
+    code::SumOf<From> sums[kMost] = {};
+    for (std::uint64_t term = begin; term < end; ++term) {
+      const From* const row = static_cast<const From*>(p.input) + first + term * stride;
+      for (std::uint64_t i = 0; i < count; ++i)
+        sums[i] += static_cast<code::SumOf<From>>(code::Widen(row[i]));
+    }
+    for (std::uint64_t i = 0; i < count; ++i) code::WriteSum<To>(p, first + i, split, sums[i]);
+  }
+}
+
 template <typename From, typename To>
 void ReduceOnHost(const void* parameters) {
   const auto& p = *static_cast<const ReduceParameters*>(parameters);
+  if (IsRange(p.kept) && p.reduced.rank == 1) {
+    for (std::uint64_t split = 0; split < p.splits; ++split) SumRows<From, To>(p, split);
+    return;
+  }
   for (std::uint64_t split = 0; split < p.splits; ++split) {
     for (std::uint64_t i = 0; i < p.outputs; ++i) {
       code::WriteSum<To>(p, i, split, code::PartialSum<From>(p, i, split, 0, 1));

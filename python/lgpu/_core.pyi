@@ -451,10 +451,15 @@ class Replica:
         What the mean loss over this replica's part counts in the sum over all replicas.
         """
 
+class MirroredProcesses:
+    """The processes that form one strategy: see lgpu.distribute.Processes."""
+
+    def __init__(self, rank: int, count: int, meeting: str, timeout_ms: int) -> None: ...
+
 class MirroredStrategy:
     """Runs steps on several logical devices at once."""
 
-    def __init__(self, context: object, devices: Sequence[str]) -> None: ...
+    def __init__(self, context: object, devices: Sequence[str], processes: MirroredProcesses | None = None) -> None: ...
 
     @property
     def num_replicas_in_sync(self) -> int:

@@ -5,6 +5,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -143,17 +145,34 @@ void BindReplica(nb::module_& module) {
           "batch"_a, "What the mean loss over this replica's part counts in the sum over all replicas.");
 }
 
+void BindProcesses(nb::module_& module) {
+  nb::class_<MirroredProcesses>(module, "MirroredProcesses",
+                                "The processes that form one strategy: see lgpu.distribute.Processes.")
+      .def(
+          "__init__",
+          [](MirroredProcesses* self, int rank, int count, std::string meeting, std::int64_t timeout_ms) {
+            new (self) MirroredProcesses{.rank = rank,
+                                         .count = count,
+                                         .meeting = std::move(meeting),
+                                         .timeout = std::chrono::milliseconds(timeout_ms)};
+          },
+          "rank"_a, "count"_a, "meeting"_a, "timeout_ms"_a);
+}
+
 void BindStrategy(nb::module_& module) {
   nb::class_<PyStrategy>(module, "MirroredStrategy", "Runs steps on several logical devices at once.")
       .def(
           "__init__",
-          [](PyStrategy* self, nb::object context, std::vector<std::string> devices) {
+          [](PyStrategy* self, nb::object context, std::vector<std::string> devices,
+             const std::optional<MirroredProcesses>& processes) {
             PyContext* const raw = nb::cast<PyContext*>(context);
-            MirroredStrategy made = Check(Waiting(
-                [&] { return MirroredStrategy::Create(raw->get(), {.devices = std::move(devices)}); }));
+            MirroredStrategy made = Check(Waiting([&] {
+              return MirroredStrategy::Create(raw->get(),
+                                              {.devices = std::move(devices), .processes = processes});
+            }));
             new (self) PyStrategy{std::move(context), raw, std::move(made)};
           },
-          "context"_a, "devices"_a)
+          "context"_a, "devices"_a, "processes"_a = nb::none())
       .def_prop_ro(
           "num_replicas_in_sync", [](const PyStrategy& self) { return self.strategy->replicas(); },
           "How many replicas there are.")
@@ -269,6 +288,7 @@ void BindTraining(nb::module_& module) {
 
 void BindDistribute(nb::module_& module) {
   BindReplica(module);
+  BindProcesses(module);
   BindStrategy(module);
   BindTraining(module);
 }

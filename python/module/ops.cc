@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/op_list.h"
 #include "python/module/bind.h"
 #include "python/module/errors.h"
 #include "python/module/scopes.h"

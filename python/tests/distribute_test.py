@@ -2,9 +2,11 @@
 
 distribute_test.py DIGITS: the example's path."""
 
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -86,6 +88,27 @@ class DistributeTest(unittest.TestCase):
 
         self.assertEqual(self.strategy.run(step), [2.5, 2.5])
         self.assertEqual([variable.value(i).tolist() for i in range(2)], [[0.5, 1.0]] * 2)
+
+    def test_replicas_of_two_processes(self):
+        program = """
+import sys, lgpu
+from lgpu import distribute
+rank, meeting = int(sys.argv[1]), sys.argv[2]
+with lgpu.Context() as ctx:
+    strategy = lgpu.MirroredStrategy(ctx, processes=distribute.Processes(rank=rank, count=2, meeting=meeting, timeout=50))
+    def step(replica):
+        total, = replica.all_reduce("sum", [lgpu.constant([10.0 * rank + replica.id])])
+        return replica.count, total.tolist()
+    print(strategy.run(step))
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            processes = [subprocess.Popen([sys.executable, "-c", program, str(rank), folder + "/meeting"], stdout=subprocess.PIPE,
+                                          text=True, env={**os.environ, "LGPU_LEASE": self.ctx.lease}) for rank in range(2)]
+            for process in processes:
+                out, _ = process.communicate(timeout=120)
+                self.assertEqual((process.returncode, out), (0, "[(4, [22.0]), (4, [22.0])]\n"))
+        with self.assertRaisesRegex(ValueError, "timeout is 0"):
+            lgpu.MirroredStrategy(self.ctx, processes=distribute.Processes(0, 1, "meeting", timeout=0))
 
     def test_digits_learn(self):
         for devices in (1, 2):

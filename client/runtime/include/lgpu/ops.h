@@ -115,4 +115,25 @@ LGPU_API absl::StatusOr<Tensor> RankOf(const Tensor& input);
 
 }  // namespace lgpu
 
+// clang-format off
+// For bindings to other languages: the calls above that take one tensor, or two, and nothing else.
+// X(call in C++, call in C (after lgpu_) and Python, op, parameters of Python..., text for Python's help)
+#define LGPU_CALLS_OF_ONE(X)                                                                          \
+  X(Negative, negative, Neg, "input", "The elements with their signs changed.")                        \
+  X(Relu, relu, Relu, "input", "The larger of each element and 0.")                                    \
+  X(Tanh, tanh, Tanh, "input", "The hyperbolic tangent of each element; floating types.")              \
+  X(Identity, identity, Identity, "input", "A copy on the device of the scope.")                       \
+  X(ShapeOf, shape_of, Shape, "input", "The shape as an int32 tensor: the op Shape.")                  \
+  X(SizeOf, size_of, Size, "input", "The number of elements as an int32 tensor: the op Size.")         \
+  X(RankOf, rank_of, Rank, "input", "The number of dimensions as an int32 tensor: the op Rank.")
+#define LGPU_CALLS_OF_TWO(X)                                                                          \
+  X(Add, add, AddV2, "a", "b", "Elementwise, with broadcasting.")                                      \
+  X(Subtract, subtract, Sub, "a", "b", "Elementwise, with broadcasting.")                              \
+  X(Multiply, multiply, Mul, "a", "b", "Elementwise, with broadcasting.")                              \
+  X(Divide, divide, RealDiv, "a", "b", "Elementwise, with broadcasting; floating types.")              \
+  X(ReluGrad, relu_grad, ReluGrad, "gradients", "features",                                            \
+    "The gradients where the features are above 0, else 0.")                                           \
+  X(TanhGrad, tanh_grad, TanhGrad, "y", "gradients", "The gradient of tanh: gradients * (1 - y * y), with y = tanh(x).")
+// clang-format on
+
 #endif  // LGPU_OPS_H_
