@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 class Error(Exception):
     """Every error of lgpu. `code` is the name of its status: "INVALID_ARGUMENT".
 
-    `refusal` is a dict where memory was refused, else None. Its keys are the fields of refusal.proto; what is not
-    known is not there."""
+    `refusal` is a dict where memory was refused, else None. Its keys are those of `lgpu --json`
+    (docs/statistics.md, "Of a refusal"); what is not known is not there."""
 
     code = "UNKNOWN"
 
