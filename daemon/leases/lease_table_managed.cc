@@ -1,9 +1,10 @@
 // Leases that end by themselves, by time, by cgroup or when they are idle; and the directories of leases.
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@
 
 namespace lgpu::daemon {
 namespace {
+
+// Each directory takes two of lgpud's descriptors.
+constexpr std::ptrdiff_t kMostDirectoriesOfAUser = 64;
 
 // Empty: it goes on. Told to its programs.
 std::string WhyOver(const Management& management, Management::BootTime now) {
@@ -100,12 +104,19 @@ absl::StatusOr<LeaseTable::WithDirectory> LeaseTable::OpenDirectory(const Caller
   {
     MutexLock lock(mutex_);
     LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
-    if (caller.only || (!caller.is_root() && caller.uid != ::geteuid())) {
-      return absl::PermissionDeniedError(
-          "only root can give a lease a directory of its own; your containers connect in your name and "
-          "need none");
+    if (caller.only) {
+      return absl::PermissionDeniedError("a program in a lease's own directory cannot ask for it");
     }
     Lease& lease = leases_.at(key);
+    const auto with_directories =
+        std::count_if(leases_.begin(), leases_.end(), [uid = lease.owner.uid](const auto& entry) {
+          return entry.second.has_directory && entry.second.owner.uid == uid;
+        });
+    if (!caller.is_root() && !lease.has_directory && with_directories >= kMostDirectoriesOfAUser) {
+      return absl::ResourceExhaustedError(absl::StrCat("you have ", with_directories,
+                                                       " leases for containers already, as many as a user "
+                                                       "may have\ntry: lgpu rm, for those without one"));
+    }
     lease.has_directory = true;
     lasting = lease.lasting;
     NoteLease(lease);

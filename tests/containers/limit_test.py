@@ -17,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 
 from podman_test import LIMITS, PODMAN, eventually, expect, why_not
 
+ROOT = pathlib.Path(sys.argv[1]).resolve()
 OWNER = 61301  # a user without a name
 NAME = f"limit-{os.getpid()}"
 CARD = "example.com/gpu=all"
@@ -42,7 +44,9 @@ class World:
         self.endpoint = self.folder / "run"
         self.fake = build / "tests/fake_cuda/lib"
         self.config = self.folder / "lgpud.toml"
-        self.config.write_text(f'[daemon]\nstate_dir = "{folder}/state"\nlock_dir = "{folder}/locks"\nsocket_group = ""\n')
+        self.config.write_text(f'[daemon]\nstate_dir = "{folder}/state"\nlock_dir = "{folder}/locks"\nsocket_group = ""\nsocket_mode = 0o666\n')
+        self.endpoint.mkdir()
+        self.endpoint.chmod(0o755)
         self.make_card()
         self.files = []
 
@@ -286,6 +290,81 @@ def a_container_of_a_removed_lease_runs_and_is_refused_memory(world):
     expect("96 MiB: 2" in output, output)
     text = world.refused("--device", f"lgpu.io/lease={name}", lease=False)
     expect("leases/" in text, text)
+
+
+def libraries_of(file):
+    """The files that the loader takes for a program or library of this machine."""
+    listed = subprocess.run(["ldd", file], capture_output=True, text=True, check=True, timeout=60).stdout
+    return [word for word in listed.split() if word.startswith("/")]
+
+
+@case
+def a_user_without_root_uses_a_lease_of_their_own(world):
+    name, home = f"{NAME}-own", world.folder / "home"
+    program, root = world.program()[0], home / "root"
+    for file in {str(program), *libraries_of(program), *libraries_of(world.fake / "libcuda.so.1")}:
+        (root / file[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, root / file[1:])
+    for folder in ("proc", "sys", "dev", "run", "tmp", "etc", f"{LIBRARIES[1:]}", "fake"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for folder, _, files in os.walk(home):
+        for each in (folder, *(os.path.join(folder, file) for file in files)):
+            os.chown(each, OWNER, OWNER)
+    user = ["setpriv", "--reuid", str(OWNER), "--regid", str(OWNER), "--clear-groups", "env", "-i", f"HOME={home}",
+            f"XDG_RUNTIME_DIR={home}", "PATH=/usr/bin:/bin:/usr/sbin:/sbin"]
+
+    def as_user(*words):
+        return subprocess.run([*user, *words], capture_output=True, text=True, check=False, timeout=120)
+
+    lgpu = [str(world.build / "cli/lgpu"), "--endpoint", str(world.endpoint)]
+    made = as_user(*lgpu, "create", "--name", name, "-m", "64MiB")
+    expect(made.returncode == 0, made.stderr)
+    spec = as_user(*lgpu, "env", name, "--format", "cdi")
+    expect(spec.returncode == 0, spec.stderr)
+    world.write(name, json.loads(spec.stdout))
+    podman = ["podman", "--storage-driver", "vfs", "--cgroup-manager=cgroupfs", "--runtime", "runc", "run", "--rm", "--network",
+              "none", "--device", CARD]
+    for device, wanted in (([], OPEN), (["--device", f"lgpu.io/lease={name}"], LIMITED)):
+        result = as_user(*podman, *device, "--rootfs", str(root), str(program))
+        expect(result.stdout.strip() == wanted, f"{device}: {result.stdout}{result.stderr}")
+    stranger = subprocess.run(["setpriv", "--reuid", "61302", "--regid", "61302", "--clear-groups", "ls",
+                               json.loads(spec.stdout)["devices"][0]["containerEdits"]["mounts"][-1]["hostPath"]],
+                              capture_output=True, text=True, check=False, timeout=60)
+    expect(stranger.returncode != 0, "another user comes into the lease's folder")
+    gone = as_user(*lgpu, "rm", name)
+    expect(gone.returncode == 0, gone.stderr)
+
+
+@case
+def the_file_of_the_kubernetes_driver_limits(world):
+    requirements = ROOT / "packaging/kubernetes/requirements.txt"
+    environment = subprocess.run([ROOT / "scripts/python-env", "--path", requirements], capture_output=True, text=True, check=True,
+                                 timeout=60).stdout.strip()
+    packages = list(pathlib.Path(environment).glob("lib/python3*/site-packages"))
+    if not packages:
+        print(f"        without the packages of {requirements}: the next case looks at nothing")
+        return
+    sys.path[:0] = [str(ROOT / "packaging/kubernetes"), str(packages[0])]
+    from lgpu_dra import cards  # pylint: disable=import-outside-toplevel
+    from lgpu_dra.driver import Driver  # pylint: disable=import-outside-toplevel
+    from lgpu_dra.leases import Leases  # pylint: disable=import-outside-toplevel
+    of = types.SimpleNamespace
+    leases = Leases(str(world.build / "cli/lgpu"), str(world.endpoint), str(OWNER))
+    result = of(driver="lgpu.io", pool="node", device=cards.device_name(leases.snapshot()[0][0]["uuid"]), request="memory",
+                consumed_capacity={"memory": "64Mi"}, admin_access=False)
+    uid = f"00000000-0000-4000-8000-{os.getpid():012d}"
+    found = of(metadata=of(uid=uid), status=of(allocation=of(devices=of(results=[result]))))
+    driver = Driver("lgpu.io", "node", leases, of(claim=lambda *_: found), CDI)
+    claim = of(namespace="team", name="claim", uid=uid)
+    try:
+        (_, _, _, ids), = driver.prepare(claim)
+        for devices in ([CARD, *ids], [*ids, CARD]):
+            flags = [word for device in devices for word in ("--device", device)]
+            ran = subprocess.run([*PODMAN, "run", "--rm", *LIMITS, *flags, "--rootfs", "/:O", *world.program()],
+                                 capture_output=True, text=True, check=False, timeout=120)
+            expect(ran.stdout.strip() == LIMITED, f"{devices}: {ran.stdout}{ran.stderr}")
+    finally:
+        driver.unprepare(claim)
 
 
 def main():

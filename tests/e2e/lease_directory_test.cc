@@ -55,7 +55,7 @@ class LeaseDirectoryTest : public E2eTest {
     return {.argv = std::move(argv), .environment = {{"LGPU_ENDPOINT", endpoint}, {"HOME", "/nonexistent"}}};
   }
   /// Ann's managed lease "job" on the second card, and another lease; the directory of ann's.
-  std::string MakeDirectory() {
+  std::string MakeDirectory(bool open = true) {
     EXPECT_EQ(Run(0, daemon_->dir(),
                   {"create", "--managed", "--owner", "61301", "--name", "job", "-m", "64MiB", "--gpus", "1"})
                   .code,
@@ -71,7 +71,7 @@ class LeaseDirectoryTest : public E2eTest {
     EXPECT_EQ(::stat((path + "/..").c_str(), &above), 0);
     EXPECT_EQ(above.st_mode & 0007u, 0u) << "no other user comes there without a mount";
     // Stands for the mount of a container.
-    EXPECT_EQ(::chmod((path + "/..").c_str(), 0755), 0);
+    if (open) EXPECT_EQ(::chmod((path + "/..").c_str(), 0755), 0);
     return path;
   }
 };
@@ -80,7 +80,8 @@ TEST_F(LeaseDirectoryTest, AConnectionThereSeesAndUsesItsLeaseAlone) {
   Start();
   const std::string path = MakeDirectory();
   EXPECT_EQ(Run(0, daemon_->dir(), {"env", "job", "--format", "cdi"}).code, 0) << "a repetition is fine";
-  EXPECT_EQ(Run(kAnn, daemon_->dir(), {"env", "job", "--format", "cdi"}).code, 4);
+  EXPECT_EQ(Run(kAnn, daemon_->dir(), {"env", "job", "--format", "cdi"}).code, 0) << "for her own containers";
+  EXPECT_EQ(Run(kAnn, daemon_->dir(), {"env", "other", "--format", "cdi"}).code, 6);
   for (const int uid : {0, kAnn, kStranger}) {
     const ProgramResult seen =
         Run(uid, path, {"ls", "--query", "lease,gpu.minor", "--format", "csv,noheader"});
@@ -108,6 +109,29 @@ TEST_F(LeaseDirectoryTest, AConnectionThereSeesAndUsesItsLeaseAlone) {
   }
 }
 
+TEST_F(LeaseDirectoryTest, ItsOwnerReachesItAndNoOtherUser) {
+  Start();
+  const std::string path = MakeDirectory(/*open=*/false);
+  EXPECT_EQ(Run(kAnn, path, {"verify", "--lease", "job"}).code, 0);
+  EXPECT_NE(Run(kStranger, path, {"verify", "--lease", "job"}).code, 0);
+  const auto write = RunProgram(As(kAnn, path, {"touch", path + "/../x"}));
+  ASSERT_TRUE(write.ok());
+  EXPECT_NE(write->code, 0) << "what lgpud makes there cannot be replaced";
+  EXPECT_NE(RunProgram(As(kAnn, path, {"ls", path + "/../.."}))->code, 0)
+      << "no user sees whose leases there are";
+}
+
+TEST_F(LeaseDirectoryTest, AUserHasABoundedNumberOfThem) {
+  Start();
+  for (int i = 0; i < 65; ++i) {
+    const std::string name = absl::StrCat("n", i);
+    ASSERT_EQ(Run(kAnn, daemon_->dir(), {"create", "--name", name, "-m", "2MiB"}).code, 0);
+    const ProgramResult made = Run(kAnn, daemon_->dir(), {"env", name, "--format", "cdi"});
+    EXPECT_EQ(made.code == 0, i < 64) << i << made.err;
+    if (i == 64) EXPECT_THAT(made.err, HasSubstr("as many as a user may have"));
+  }
+}
+
 TEST_F(LeaseDirectoryTest, TheNextDaemonServesItAgain) {
   Start();
   const std::string path = MakeDirectory();
@@ -118,12 +142,12 @@ TEST_F(LeaseDirectoryTest, TheNextDaemonServesItAgain) {
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
   ASSERT_THAT(Alloc(*client, "a", 32), StartsWith("ok "));
   KillDaemon();
-  std::filesystem::create_directory(path + "/../l-gone");  // of a lease that ended meanwhile
+  std::filesystem::create_directory(path + "/../../l-gone");  // of a lease that ended meanwhile
   Start();
   struct stat after {};
   ASSERT_EQ(::stat(path.c_str(), &after), 0);
   EXPECT_EQ(after.st_ino, before.st_ino) << "a container has this one mounted";
-  EXPECT_FALSE(std::filesystem::exists(path + "/../l-gone"));
+  EXPECT_FALSE(std::filesystem::exists(path + "/../../l-gone"));
   ASSERT_EQ(::chmod((path + "/..").c_str(), 0755), 0);
   EXPECT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
   EXPECT_THAT(Alloc(*client, "b", 32), StartsWith("ok "));
