@@ -55,7 +55,9 @@ class TrimCommand final : public Command {
     CLI::App* verb = app.add_subcommand("trim", "Ask the programs of leases to give back idle memory");
     verb->add_option("lease", leases_, "Names or ids of leases; default: all that you see (lgpu ls)")
         ->type_name("LEASE");
-    verb->add_option("--idle-for", idle_for_, "Only leases that have been idle for this long; one that cannot tell is left out")
+    verb->add_option("--idle-for", idle_for_,
+                     "Only leases that have been idle for this long; leases whose idle time is unknown are "
+                     "left out")
         ->type_name("DUR");
     return verb;
   }
