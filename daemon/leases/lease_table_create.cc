@@ -94,7 +94,7 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
   }
   if (request.has_ends() && !request.lasting()) {
     return absl::InvalidArgumentError(
-        "only a lasting lease ends by its owner's terms; this one ends with its last program");
+        "only a lasting lease may have a time to live or an idle time; this one ends with its last program");
   }
   LGPU_ASSIGN_OR_RETURN(LeaseEnds ends, ParseLeaseEnds(request.ends(), BootTimeNow()));
   if (!request.has_management()) {

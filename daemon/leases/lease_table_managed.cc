@@ -105,7 +105,8 @@ absl::StatusOr<LeaseTable::WithDirectory> LeaseTable::OpenDirectory(const Caller
     MutexLock lock(mutex_);
     LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
     if (caller.only) {
-      return absl::PermissionDeniedError("a program in a lease's own directory cannot ask for it");
+      return absl::PermissionDeniedError(
+          "a program that reaches lgpud through a lease's own directory cannot ask for such a directory");
     }
     Lease& lease = leases_.at(key);
     const auto with_directories =
@@ -113,9 +114,10 @@ absl::StatusOr<LeaseTable::WithDirectory> LeaseTable::OpenDirectory(const Caller
           return entry.second.has_directory && entry.second.owner.uid == uid;
         });
     if (!caller.is_root() && !lease.has_directory && with_directories >= kMostDirectoriesOfAUser) {
-      return absl::ResourceExhaustedError(absl::StrCat("you have ", with_directories,
-                                                       " leases for containers already, as many as a user "
-                                                       "may have\ntry: lgpu rm, for those without one"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("you have ", with_directories,
+                       " leases for containers already, as many as a user "
+                       "may have\ntry: lgpu rm for leases whose containers have ended"));
     }
     lease.has_directory = true;
     lasting = lease.lasting;

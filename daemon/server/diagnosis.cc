@@ -189,10 +189,12 @@ void Diagnostician::ExamineIdle(const Caller& caller, v1::Diagnosis& diagnosis) 
                                 seconds / 3600, " h) holds ", Size(held)));
   }
   if (idle.empty()) {
-    Add(diagnosis, "idle-leases", v1::Diagnosis::LEVEL_OK, "no lease that holds memory has been idle for an hour");
+    Add(diagnosis, "idle-leases", v1::Diagnosis::LEVEL_OK,
+        "no lease that holds memory has been idle for an hour");
   } else {
     Add(diagnosis, "idle-leases", v1::Diagnosis::LEVEL_WARN,
-        absl::StrCat(absl::StrJoin(idle, "; "), ": lgpu rm, or lgpu create --end-when-idle next time"));
+        absl::StrCat(absl::StrJoin(idle, "; "),
+                     ": remove them with lgpu rm, or make them with --end-when-idle next time"));
   }
 }
 

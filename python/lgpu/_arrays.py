@@ -116,7 +116,7 @@ def refuse_function(tensor: Any, function: Any) -> NoReturn:
     """A function of numpy's was called with a Tensor."""
     name = getattr(function, "__name__", "the function")
     own = f"lgpu.{_FUNCTIONS[name]}, or " if name in _FUNCTIONS else ""
-    raise TypeError(f"numpy.{name} would copy the Tensor to the host unseen: write {own}numpy.{name} of tensor.numpy(), which is "
+    raise TypeError(f"numpy.{name} would copy the Tensor to the host silently: write {own}numpy.{name} of tensor.numpy(), which is "
                     "a copy, or of numpy.from_dlpack(tensor), which shares the memory")
 
 
@@ -126,7 +126,7 @@ def of_ufunc(tensor: Any, function: Any, inputs: tuple[Any, ...]) -> Any:
     if name in _REVERSED and len(inputs) == 2 and isinstance(inputs[0], np.generic) and inputs[1] is tensor:
         return getattr(tensor, _REVERSED[name])(inputs[0])
     if any(isinstance(one, np.ndarray) for one in inputs):
-        raise TypeError("a Tensor and an array of numpy's meet in one operation: write lgpu.constant(array) in place of the "
+        raise TypeError("one operation has a Tensor and an array of numpy's: write lgpu.constant(array) in place of the "
                         "array, or tensor.numpy() in place of the Tensor")
     refuse_function(tensor, function)
 
