@@ -68,8 +68,8 @@ absl::StatusOr<WakeUp> WakeUp::Make(int also) {
   if (!made.timer_ || !made.epoll_ || ::timerfd_settime(made.timer_.get(), 0, &every, nullptr) != 0 ||
       ::epoll_ctl(made.epoll_.get(), EPOLL_CTL_ADD, made.timer_.get(), &event) != 0 ||
       ::epoll_ctl(made.epoll_.get(), EPOLL_CTL_ADD, also, &event) != 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("lgpu cannot watch the command, for want of a timer: ", std::strerror(errno)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "lgpu cannot watch the command: the system gives it no timer (", std::strerror(errno), ")"));
   }
   return made;
 }

@@ -76,7 +76,7 @@ def in_shape(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     if array.size == 1:
         return np.full(to, array.reshape(()), array.dtype)
     if array.size != math.prod(to):
-        raise errors.InvalidArgumentError(f"the values are {array.size}, and shape={to} has room for {math.prod(to)}")
+        raise errors.InvalidArgumentError(f"{array.size} values do not fit shape={to}, which has room for {math.prod(to)}")
     return array.reshape(to)
 
 

@@ -10,8 +10,8 @@ from lgpu._context import Context, _ScopeManager, current
 
 
 def current_context() -> Context:
-    """The innermost Context of a with block of this thread or task; in a thread without one that which any thread entered
-    last; else the default Context, which the first call makes of lgpu.config, as TensorFlow does."""
+    """The Context of the innermost with block of this thread or task. In a thread without a block: the Context that any
+    thread entered last. Without any block: the default Context, which the first call makes from lgpu.config, as in TensorFlow."""
     return current()
 
 

@@ -44,8 +44,8 @@ class Processes:
 
 class MirroredStrategy(_core.MirroredStrategy):
     """Runs steps on several logical devices of a Context at once, a thread for each. The first argument may be the devices,
-    as TensorFlow's is: names, or what list_logical_devices gives; without devices all GPUs. processes: replicas of several
-    processes; all of them have come when this returns."""
+    as TensorFlow's is: names, or what list_logical_devices gives; without devices all GPUs. processes: the replicas of several
+    processes form one strategy; the constructor returns when all processes have come."""
 
     def __init__(self, context: Union[Context, Sequence[Union[str, LogicalDevice]], None] = None,
                  devices: Sequence[Union[str, LogicalDevice]] = (), *, processes: Optional[Processes] = None) -> None:

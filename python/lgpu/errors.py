@@ -11,7 +11,7 @@ class Error(Exception):
     """Every error of lgpu. `code` is the name of its status: "INVALID_ARGUMENT".
 
     `refusal` is a dict where memory was refused, else None. Its keys are those of `lgpu --json`
-    (docs/statistics.md, "Of a refusal"); what is not known is not there."""
+    (docs/statistics.md, "Of a refusal"); an unknown number is absent."""
 
     code = "UNKNOWN"
 

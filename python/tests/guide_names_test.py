@@ -45,7 +45,7 @@ try:
 except ValueError as error:
   print(error)
 """
-        self.assertEqual(run(program), (0, [PRODUCT, "[7, 7]", "the values are 3, and shape=(2, 2) has room for 4"], []))
+        self.assertEqual(run(program), (0, [PRODUCT, "[7, 7]", "3 values do not fit shape=(2, 2), which has room for 4"], []))
 
     def test_visible_devices_and_growth(self):
         program = """
