@@ -262,8 +262,8 @@ def a_full_card_refuses_as_it_does_outside(world):
     taken = world.lgpu("create", "--name", f"{NAME}-full", "-m", "160MiB", "--guarantee", "160MiB")
     expect(taken.returncode == 0, taken.stderr)
     try:
-        world.both_fit = world.inside(world.program())
-        expect(world.both_fit.stdout.strip().endswith("96 MiB: 2"), world.both_fit.stdout + world.both_fit.stderr)
+        refused = world.inside(world.program())
+        expect(refused.stdout.strip().endswith("96 MiB: 2"), refused.stdout + refused.stderr)
     finally:
         world.lgpu("rm", f"{NAME}-full")
 
