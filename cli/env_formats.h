@@ -24,8 +24,8 @@ absl::StatusOr<std::string> FormatEnvironment(const std::string& lease_id,
 /// which come first; its version counts then.
 struct CdiPlaces {
   std::string directory;
-  std::string hook;
-  std::optional<CdiDevice> with;
+  std::string hook = {};
+  std::optional<CdiDevice> with = std::nullopt;
 };
 std::string FormatCdi(const v1::Lease& lease, const CdiPlaces& places);
 

@@ -3,7 +3,7 @@
 
     base <- allocator <- kernels                       base, proto/wire <- proto
     allocator, proto <- daemon                         allocator, proto <- client/session
-    proto/wire <- client/driver (no abseil, no protobuf); proto <- client/distribute
+    proto/wire <- client/driver (no abseil, no protobuf) <- client/hook; proto <- client/distribute
     proto <- client/control <- cli                     client/session, client/control, kernels <- client/runtime <- cli, client/distribute
     installed headers <- python
 
@@ -30,6 +30,7 @@ ALLOWED = {
     "client/session": {"base", "allocator", "allocator/device", "allocator/broker", "proto", "proto/wire"},
     "client/control": {"base", "proto", "proto/wire"},
     "client/driver": {"base", "proto/wire"},
+    "client/hook": {"base", "client/driver"},
     "client/runtime": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control"},
     "client/distribute": {"base", "allocator", "proto", "proto/wire", "kernels", "client/runtime"},
     "cli": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control", "client/runtime",

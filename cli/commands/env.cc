@@ -65,7 +65,7 @@ class EnvCommand final : public Command {
     request.set_lease(lease.id());
     LGPU_ASSIGN_OR_RETURN(const v1::OpenLeaseDirectoryResponse opened,
                           connection.Call(kOpenLeaseDirectory, request));
-    CdiPlaces places{.directory = opened.directory(), .hook = {}, .with = std::nullopt};
+    CdiPlaces places{.directory = opened.directory()};
     if (HasRealGpu(lease)) {
       std::error_code error;
       places.hook = std::filesystem::read_symlink(connection.runtime_dir() + "/hook", error).string();

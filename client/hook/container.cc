@@ -69,8 +69,8 @@ Container ReadContainer(int state) {
     if (text.starts_with(kSearchPath)) container.search_path = FoldersOf(text.substr(kSearchPath.size()));
   }
   for (const json& mount : Member(config, "mounts")) {
-    if (const std::string at = Text(Member(mount, "destination")); !at.empty())
-      container.mounts.push_back(at);
+    const std::string at = Text(Member(mount, "destination"));
+    if (!at.empty()) container.mounts.push_back(at);
   }
   container.mount_label = Text(Member(Member(config, "linux"), "mountLabel"));
   return container;

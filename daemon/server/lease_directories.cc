@@ -59,8 +59,8 @@ absl::Status LetPass(const std::string& path, std::uint32_t uid) {
     std::uint32_t version;
     Entry entries[5];
   } list = {2, {{0x01, 7, kNoId}, {0x02, 1, uid}, {0x04, 0, kNoId}, {0x10, 1, kNoId}, {0x20, 0, kNoId}}};
-  if (::setxattr(path.c_str(), "system.posix_acl_access", &list, sizeof(list), 0) == 0)
-    return absl::OkStatus();
+  const int failed = ::setxattr(path.c_str(), "system.posix_acl_access", &list, sizeof(list), 0);
+  if (failed == 0) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot let user ", uid, " into ", path));
 }
 

@@ -148,6 +148,23 @@ def a_configuration_that_includes_itself_ends(image):
 
 
 @case
+def a_user_namespace_that_cannot_read_the_bundle_is_enough(image):
+    place = f"{LIBRARIES}/libcuda.so.580.1"
+    image.library(image.root / place)
+    for folder, _, files in os.walk(image.root):
+        for each in (folder, *(os.path.join(folder, file) for file in files)):
+            os.chown(each, 61301, 61301)
+    image.folder.chmod(0o711)
+    (image.folder / "bundle").mkdir(mode=0o700)
+    (image.folder / "state").write_text(json.dumps({"bundle": str(image.folder / "bundle")}))
+    script = f'cd {image.root} && "{HOOK}" cover l-1 GPU-1 < {image.folder}/state && grep -ac LGPU_LEASE=l-1 {place}'
+    result = subprocess.run(["setpriv", "--reuid", "61301", "--regid", "61301", "--clear-groups", "unshare", "--map-root-user",
+                             "--mount", "--propagation", "private", "sh", "-c", script], capture_output=True, text=True, check=False,
+                            timeout=60)
+    expect(result.returncode == 0 and result.stdout.strip() != "0", f"{result.stdout}{result.stderr}")
+
+
+@case
 def too_many_drivers_are_refused(image):
     for i in range(65):
         image.library(image.libraries / f"libcuda.so.{i}")

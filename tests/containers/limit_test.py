@@ -191,11 +191,6 @@ def a_read_only_root_is_limited(world):
 
 
 @case
-def a_container_in_a_user_namespace_is_limited(world):
-    world.both(world.program(), "--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536")
-
-
-@case
 def a_driver_of_the_images_own_is_limited(world):
     for compat in ("/usr/local/cuda/compat", "/usr/local/cuda-13.0/compat", "/opt/mounted"):
         world.both(world.program(f"{compat}/libcuda.so.1"), "-v", f"{world.fake}:{compat}:ro")
@@ -267,8 +262,8 @@ def a_full_card_refuses_as_it_does_outside(world):
     taken = world.lgpu("create", "--name", f"{NAME}-full", "-m", "160MiB", "--guarantee", "160MiB")
     expect(taken.returncode == 0, taken.stderr)
     try:
-        world.both_fit = world.inside(world.program())
-        expect(world.both_fit.stdout.strip().endswith("96 MiB: 2"), world.both_fit.stdout + world.both_fit.stderr)
+        refused = world.inside(world.program())
+        expect(refused.stdout.strip().endswith("96 MiB: 2"), refused.stdout + refused.stderr)
     finally:
         world.lgpu("rm", f"{NAME}-full")
 
@@ -298,18 +293,33 @@ def libraries_of(file):
     return [word for word in listed.split() if word.startswith("/")]
 
 
-@case
-def a_user_without_root_uses_a_lease_of_their_own(world):
-    name, home = f"{NAME}-own", world.folder / "home"
-    program, root = world.program()[0], home / "root"
-    for file in {str(program), *libraries_of(program), *libraries_of(world.fake / "libcuda.so.1")}:
+def small_root(world, above, owner):
+    """A root of the owner's with the program and what it loads, in the folder `above`."""
+    program, root = world.program()[0], above / "root"
+    old = {f"{LIBRARIES}/{name}" for name in ("libpthread.so.0", "libdl.so.2")}  # of lgpu's libraries
+    for file in old | {str(program), *libraries_of(program), *libraries_of(world.fake / "libcuda.so.1")}:
         (root / file[1:]).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, root / file[1:])
-    for folder in ("proc", "sys", "dev", "run", "tmp", "etc", f"{LIBRARIES[1:]}", "fake"):
+    for folder in ("proc", "sys", "dev", "run", "tmp", "etc", LIBRARIES[1:], "fake"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    for folder, _, files in os.walk(home):
+    for folder, _, files in os.walk(above):
         for each in (folder, *(os.path.join(folder, file) for file in files)):
-            os.chown(each, OWNER, OWNER)
+            os.chown(each, owner, owner)
+    return root
+
+
+@case
+def a_container_in_a_user_namespace_is_limited(world):
+    root = str(small_root(world, world.folder / "mapped", 100000))
+    for lease, wanted in ((False, OPEN), (True, LIMITED)):
+        result = world.inside(world.program(), "--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536", lease=lease, root=root)
+        expect(result.stdout.strip() == wanted, f"{lease}: {result.stdout}{result.stderr}")
+
+
+@case
+def a_user_without_root_uses_a_lease_of_their_own(world):
+    name, home, program = f"{NAME}-own", world.folder / "home", world.program()[0]
+    root = small_root(world, home, OWNER)
     user = ["setpriv", "--reuid", str(OWNER), "--regid", str(OWNER), "--clear-groups", "env", "-i", f"HOME={home}",
             f"XDG_RUNTIME_DIR={home}", "PATH=/usr/bin:/bin:/usr/sbin:/sbin"]
 
