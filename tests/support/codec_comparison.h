@@ -82,6 +82,7 @@ void ForEachCodedMessage(Visit&& visit) {
   one.template operator()<wire::LogicalDevice, v1::LogicalDevice>();
   one.template operator()<wire::Label, v1::Label>();
   one.template operator()<wire::Management, v1::Management>();
+  one.template operator()<wire::LeaseEnds, v1::LeaseEnds>();
   one.template operator()<wire::Lease, v1::Lease>();
   one.template operator()<wire::CreateLeaseRequest, v1::CreateLeaseRequest>();
   one.template operator()<wire::AttachLeaseRequest, v1::AttachLeaseRequest>();
