@@ -281,8 +281,7 @@ void AddSession(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease,
                 session.charged_bytes() == 0 ? "" : Size(session.charged_bytes()),
                 Size(session.overhead_bytes()),
                 session.has_sm_percent() ? absl::StrCat(session.sm_percent(), "%") : "-",
-                Idle(snapshot, session), FormatAge(age),
-                Printable(session.command())});
+                Idle(snapshot, session), FormatAge(age), Printable(session.command())});
 }
 
 /// Lines of a name and its value, lined up.

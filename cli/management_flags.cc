@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -30,7 +29,7 @@ absl::StatusOr<std::uint32_t> FindUser(const std::string& user) {
 }
 
 /// In milliseconds; 0: the flag was not given.
-absl::StatusOr<std::uint64_t> ParseTime(std::string_view flag, const std::string& text) {
+absl::StatusOr<std::uint64_t> ParseTime(const char* flag, const std::string& text) {
   if (text.empty()) return 0;
   const absl::StatusOr<std::chrono::milliseconds> time = ParseDuration(text);
   if (time.ok() && time->count() > 0) return static_cast<std::uint64_t>(time->count());
@@ -54,8 +53,7 @@ void ManagementFlags::AddTo(CLI::App& verb) {
       ->needs(managed_flag);
   verb.add_option("--ttl", time_to_live, "The lease ends after this time, and its programs with it")
       ->type_name("DUR");
-  verb.add_option("--end-when-idle", end_when_idle,
-                  "The lease ends when it has had no program for this long")
+  verb.add_option("--end-when-idle", end_when_idle, "The lease ends when it has had no program for this long")
       ->type_name("DUR");
   verb.add_option("--end-with-cgroup", cgroup,
                   "With --managed: it ends when the processes of this cgroup (version 2) have ended")

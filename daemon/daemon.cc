@@ -20,7 +20,6 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "daemon/http/http_server.h"
-#include "daemon/leases/lease_idle.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/leases/static_devices.h"
 #include "daemon/recovery/journal.h"
@@ -373,7 +372,7 @@ class Daemon::Impl {
   Diagnostician diagnostician_{broker_, stats_, ListSettings(config_)};
   TurnNews turn_news_{broker_, events_};
   std::chrono::steady_clock::time_point next_trim_look_;  // of the tick's thread
-  std::uint64_t tick_shown_ = 0;  // in the stats pages
+  std::uint64_t tick_shown_ = 0;                          // in the stats pages
   UnchargedWatch uncharged_watch_{broker_, leases_, sessions_, config_.on_uncharged};
   const bool simulated_;
   std::unique_ptr<BrokerTicker> broker_ticker_;

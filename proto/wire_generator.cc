@@ -35,8 +35,9 @@ using google::protobuf::OneofDescriptor;
 std::string Stem(const FileDescriptor& file) { return std::filesystem::path(file.name()).stem(); }
 
 std::string Guard(std::string path) {
-  for (char& c : path)
+  for (char& c : path) {
     c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::toupper(c)) : '_';
+  }
   return "LGPU_" + path + "_";
 }
 
@@ -44,9 +45,7 @@ std::string Guard(std::string path) {
 std::string Scoped(const std::string& full_name, const FileDescriptor& file,
                    std::string_view separator = "::") {
   std::string name;
-  for (const char c : full_name.substr(file.package().size() + 1)) {
-    c == '.' ? name += separator : name += c;
-  }
+  for (const char c : full_name.substr(file.package().size() + 1)) c == '.' ? name += separator : name += c;
   return name;
 }
 
@@ -100,8 +99,9 @@ std::string ValueType(const FieldDescriptor& field) {
 std::string MemberType(const FieldDescriptor& field) {
   const std::string value = ValueType(field);
   if (field.is_repeated()) {
-    if (field.is_packable() && !field.is_packed())
+    if (field.is_packable() && !field.is_packed()) {
       Fail(field.full_name() + ": a list of numbers has to be packed");
+    }
     return "std::vector<" + value + ">";
   }
   if (!field.has_presence()) return value;
@@ -158,8 +158,9 @@ class UsedMessages {
   }
   void Place(const Descriptor& message) {
     const bool is_ready = std::find(open_.begin(), open_.end(), &message) == open_.end();
-    if (is_ready && std::find(placed_.begin(), placed_.end(), &message) == placed_.end())
+    if (is_ready && std::find(placed_.begin(), placed_.end(), &message) == placed_.end()) {
       placed_.push_back(&message);
+    }
   }
   void AddEnum(const EnumDescriptor& type) {
     if (!enums_.insert(&type).second) return;

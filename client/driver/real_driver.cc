@@ -28,8 +28,8 @@ const RealDriver& RealDriver::Get() {
 }
 
 void* RealDriver::Find(const char* symbol) {
-  // The shim needs this library, so it is loaded, and stays. No guard: the loader calls this function with its
-  // own lock held, and another thread may wait for that lock.
+  // The shim needs this library, so it is loaded, and stays. No guard: the loader calls this function with
+  // its own lock held, and another thread may wait for that lock.
   static std::atomic<void*> known{nullptr};
   void* library = known.load(std::memory_order_acquire);
   if (library == nullptr) {

@@ -99,9 +99,7 @@ void* NotingUse(std::string_view symbol, void* answer) {
   for (std::size_t i = 0; i < kLookUpThunks; ++i) {
     void* known = lgpu_use_targets[i].load();
     if (known == nullptr) lgpu_use_targets[i].compare_exchange_strong(known, answer);
-    if (known == nullptr || known == answer) {
-      return const_cast<char*>(lgpu_use_thunks + i * kThunkBytes);
-    }
+    if (known == nullptr || known == answer) return const_cast<char*>(lgpu_use_thunks + i * kThunkBytes);
   }
   return answer;  // not noticed: there are more forms of these calls than thunks
 }

@@ -36,7 +36,8 @@ inline void NoteUse() {
   if (tick != lgpu_use_seen.load(std::memory_order_relaxed)) lgpu_use_note();
 }
 
-/// The process has joined an lgpud, whose tick is `tick`, or another one than before. Stays readable for good.
+/// The process has joined an lgpud, whose tick is `tick`, or another one than before. Stays readable for
+/// good.
 void WatchTick(const std::atomic<std::uint64_t>* tick);
 
 /// The address that a look-up of `symbol` is answered with, where the driver's answer is `answer`: a function

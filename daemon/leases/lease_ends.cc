@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -15,7 +14,7 @@ namespace {
 
 constexpr std::chrono::hours kLongest{24 * 3650};
 
-absl::StatusOr<LeaseEnds::BootTime> ParseTime(std::uint64_t asked_ms, std::string_view what) {
+absl::StatusOr<LeaseEnds::BootTime> ParseTime(std::uint64_t asked_ms, const char* what) {
   constexpr auto kLongestMs = std::chrono::duration_cast<std::chrono::milliseconds>(kLongest).count();
   if (asked_ms > static_cast<std::uint64_t>(kLongestMs)) {
     return absl::InvalidArgumentError(

@@ -217,8 +217,7 @@ void StatsReporter::AddSessions(const Lease& lease, const std::vector<Bytes>& le
                                                                        : v1::SessionStats::STATE_DRAINING);
     *entry.mutable_connected_at() = ToTimestamp(session->connected_at());
     if (const SessionUse use = session->use(); use.is_known) {
-      *entry.mutable_idle_since() =
-          ToTimestamp(use.last ? ToSystemTime(*use.last) : session->connected_at());
+      *entry.mutable_idle_since() = ToTimestamp(use.last ? ToSystemTime(*use.last) : session->connected_at());
     }
     entry.set_held_bytes(broker_.Held(id).count());
     entry.set_context_lost(session->has_lost_context());

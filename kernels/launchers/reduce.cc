@@ -69,8 +69,9 @@ void SumRows(const ReduceParameters& p, std::uint64_t split) {
     code::SumOf<From> sums[kMost] = {};
     for (std::uint64_t term = begin; term < end; ++term) {
       const From* const row = static_cast<const From*>(p.input) + first + term * stride;
-      for (std::uint64_t i = 0; i < count; ++i)
+      for (std::uint64_t i = 0; i < count; ++i) {
         sums[i] += static_cast<code::SumOf<From>>(code::Widen(row[i]));
+      }
     }
     for (std::uint64_t i = 0; i < count; ++i) code::WriteSum<To>(p, first + i, split, sums[i]);
   }

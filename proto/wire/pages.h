@@ -70,7 +70,7 @@ struct ClientPage {
   static constexpr int kMaxOps = 128;
   static constexpr int kOpNameBytes = 32;
   static constexpr std::uint64_t kNoUse = 1;  // in `last_use`: this session never uses a GPU; no tick
-  struct Device {  // by GPU index in the lease
+  struct Device {                             // by GPU index in the lease
     std::atomic<std::uint64_t> used;
     std::atomic<std::uint64_t> peak_used;
     std::atomic<std::uint64_t> requested;

@@ -48,8 +48,8 @@ void Clobber() {
 double Sum(int a, int b, int c, int d, int e, int f, double g, double h, double i, double j, double k,
            double l, double m, double n, int o, double p) {
   double sum = 0;
-  const double all[] = {a * 1.0, b * 2.0, c * 3.0, d * 4.0, e * 5.0, f * 6.0, g, h, i, j, k, l, m, n,
-                        o * 7.0, p};
+  const double all[] = {a * 1.0, b * 2.0, c * 3.0, d * 4.0, e * 5.0, f * 6.0, g,       h,
+                        i,       j,       k,       l,       m,       n,       o * 7.0, p};
   for (const double one : all) sum = sum * 3 + one;
   return sum;
 }
