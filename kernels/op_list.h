@@ -1,13 +1,13 @@
 #ifndef LGPU_KERNELS_OP_LIST_H_
 #define LGPU_KERNELS_OP_LIST_H_
 
-// Every op, once. The table of ops, their indices, and the accessors of registry.h come from here; CONTRIBUTING.md
-// has the recipe for a new op.
+// Every op, once. The table of ops, their indices, and the accessors of registry.h come from here;
+// CONTRIBUTING.md has the recipe for a new op.
 //
-// X(op, name, fewest inputs, most inputs, rule of the output, dtypes on GPUs, dtypes on the CPU, fields of Op...)
-// `op`Op() is its accessor. The index of an op is its place in this list: new ones come last, since programs of the
-// last version may share a page of names with this lgpud. Most inputs -1: any number. Cast has GPU kernels where
-// KernelRegistry::Options say so.
+// X(op, name, fewest inputs, most inputs, rule of the output, dtypes on GPUs, dtypes on the CPU, fields of
+// Op...) `op`Op() is its accessor. The index of an op is its place in this list: new ones come last, since
+// programs of the last version may share a page of names with this lgpud. Most inputs -1: any number. Cast
+// has GPU kernels where KernelRegistry::Options say so.
 // clang-format off
 #define LGPU_OPS(X)                                                                                   \
   X(MatMul,    "MatMul",      2, 2,  InferMatMul,           kFloating, kAll)                           \

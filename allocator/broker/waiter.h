@@ -52,7 +52,7 @@ struct Waiter {
     kLimit,    // waits in its device's line: for room under the limit, or for the device's own leaving memory
     kCard,     // waits in its card's queue
     kBackend,  // is admitted again at `retry_at`: the backend had less than the ledger
-    kBooked,  // `booked` is in the ledger, and chunks are to be made for it
+    kBooked,   // `booked` is in the ledger, and chunks are to be made for it
     kBallast,  // the spare chunks `ballast` are to be freed for it
     kServed,
     kRefused,
