@@ -138,7 +138,7 @@ def copy_tree(machine, source):
     machine.folder = "/src/lgpu"
 
 
-def offer_what_is_there(machine, source):
+def offer_what_is_there(machine):
     """What a build takes from a network or from the compiler's cache comes from this machine: options of env."""
     cache = subprocess.run(["ccache", "--get-config", "cache_dir"], check=True, capture_output=True, text=True).stdout.strip()
     pathlib.Path(cache).mkdir(parents=True, exist_ok=True)
@@ -149,12 +149,6 @@ def offer_what_is_there(machine, source):
     options += [f"{name}={os.environ[name]}" for name in ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES") if name in os.environ]
     if any((machine.root / "wheels").glob("*.whl")):
         options += ["PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels"]
-    # ccache has the Python package by the path of the environment that the tests use here.
-    command = ["scripts/python-env", "--path", "tests/together/requirements.txt"]
-    there, here = (machine.root / machine.run(" ".join(words), check=True)[0].strip().lstrip("/")
-                   for words in ([*command[:2], "python/requirements.txt"], command))
-    here.parent.mkdir(parents=True, exist_ok=True)
-    here.symlink_to(there.name)
     return options
 
 
@@ -320,7 +314,7 @@ def main():
     expect(commands[:2] == [("root", "scripts/packages", ["..."]), ("root", "cd build/packages", [])],
            f"README.md's Install begins with {commands[:2]}")
     copy_tree(machine, source)
-    machine.options = offer_what_is_there(machine, source)
+    machine.options = offer_what_is_there(machine)
     make_packages(machine, commands[0][1], packages, same_compiler)
     machine.options = []
     machine.folder = "/src/lgpu/build/packages"
