@@ -225,6 +225,12 @@ def a_program_of_podman_exec_is_limited(world):
 
 
 @case
+def a_program_with_liblgpu_has_the_lease_and_is_counted_once(world):
+    result = world.inside([world.build / "cli/lgpu", "verify", "--lease", NAME])
+    expect(result.returncode == 0, result.stdout + result.stderr)
+
+
+@case
 def a_container_without_a_driver_is_refused(world):
     result = subprocess.run([*PODMAN, "run", "--rm", *LIMITS, "--device", f"lgpu.io/lease={NAME}", "--rootfs", "/:O", "true"],
                             capture_output=True, text=True, check=False, timeout=60)

@@ -2,7 +2,7 @@
 
 A claim's allocated devices have a lease each: `k8s-UID` on the card and of the size that the scheduler chose, made by a request
 whose id is the claim's UID, so that a repetition changes nothing. A CDI file in a folder that the container runtime reads gives
-the lease's own directory to the containers of the claim."""
+the lease's own directory to the containers of the claim, and has the node's lgpu-hook limit programs that know nothing of lgpu."""
 
 import contextlib
 import json
