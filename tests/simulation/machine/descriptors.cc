@@ -23,7 +23,13 @@ long Fail(int error) {
 long Descriptor::Read(void*, std::size_t) { return Fail(EINVAL); }
 long Descriptor::Write(const void*, std::size_t) { return Fail(EINVAL); }
 
+std::set<const RealFile*>& RealFile::All() {
+  static auto* const all = new std::set<const RealFile*>();
+  return *all;
+}
+
 RealFile::~RealFile() {
+  All().erase(this);
   LGPU_REAL(close);
   real(real_);
 }

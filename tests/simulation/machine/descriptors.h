@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,15 @@ class Descriptor {
 /// A file, directory or memfd of this program.
 class RealFile final : public Descriptor {
  public:
-  explicit RealFile(int real) : real_(real) {}
+  explicit RealFile(int real) : real_(real) { All().insert(this); }
   ~RealFile() override;
   short Ready() const override;
   int real() const override { return real_; }
 
   std::string memfd_name;  // empty: it is none
+
+  /// All that are open or mapped in some process, or on their way in a socket.
+  static std::set<const RealFile*>& All();
 
  private:
   const int real_;

@@ -172,11 +172,12 @@ LGPU_IN_FRONT int ftruncate(int fd, off_t bytes) noexcept {
 
 LGPU_IN_FRONT int fallocate(int fd, int mode, off_t at, off_t bytes) {
   LGPU_REAL(fallocate);
-  if (Scheduler* const scheduler = Scheduler::Here()) {
-    scheduler->Step("fallocate", static_cast<std::uint64_t>(bytes));
-  }
-  const int file = RealOf(fd);
-  return file == -1 ? -1 : real(file, mode, at, bytes);
+  Scheduler* const scheduler = Scheduler::Here();
+  if (scheduler == nullptr || !Descriptors::IsSimulated(fd)) return real(fd, mode, at, bytes);
+  scheduler->Step("fallocate", static_cast<std::uint64_t>(bytes));
+  const auto file = Descriptors::Get().FindKind<RealFile>(fd);
+  if (file == nullptr) return Fail(EBADF);
+  return file->memfd_name.empty() ? real(file->real(), mode, at, bytes) : 0;
 }
 
 LGPU_IN_FRONT int fsync(int fd) {

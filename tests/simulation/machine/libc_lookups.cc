@@ -49,7 +49,11 @@ int StatDescriptor(const Descriptor& descriptor, struct stat* info) {
   LGPU_REAL(fstat);
   if (descriptor.real() >= 0) {
     const int result = real(descriptor.real(), info);
-    if (result == 0) info->st_ino = SimulatedInode(info->st_ino);
+    if (result != 0) return result;
+    info->st_ino = SimulatedInode(info->st_ino);
+    // fallocate gives memfds no pages here, so that a simulation does not clear them.
+    const auto* const file = dynamic_cast<const RealFile*>(&descriptor);
+    if (file != nullptr && !file->memfd_name.empty()) info->st_blocks = info->st_size / 512;
     return result;
   }
   *info = {};

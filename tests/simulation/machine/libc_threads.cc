@@ -5,14 +5,26 @@
 
 #include <cerrno>
 #include <ctime>
+#include <functional>
+#include <utility>
 
 #include "tests/simulation/machine/clock.h"
+#include "tests/simulation/machine/mutex_watch.h"
 #include "tests/simulation/machine/processes.h"
 #include "tests/simulation/machine/real_calls.h"
 #include "tests/simulation/machine/scheduler.h"
 
 namespace lgpu::simulation {
 namespace {
+
+// The mutex that WatchMutex has found.
+struct MutexWatch {
+  bool is_looking = false;
+  bool is_checking = false;
+  const pthread_mutex_t* mutex = nullptr;
+  std::function<void()> check;
+};
+MutexWatch watch;
 
 bool IsRecursive(const pthread_mutex_t& mutex) {
   return (mutex.__data.__kind & 3) == PTHREAD_MUTEX_RECURSIVE;
@@ -21,6 +33,7 @@ bool IsRecursive(const pthread_mutex_t& mutex) {
 // A mutex whose owner's process was killed is free: only objects that all processes of this program share
 // have such ones.
 bool TryLock(Scheduler& scheduler, pthread_mutex_t& mutex) {
+  if (std::exchange(watch.is_looking, false)) watch.mutex = &mutex;
   const auto own = static_cast<int>(Scheduler::Self().number);
   int& owner = mutex.__data.__owner;
   if (owner == own && IsRecursive(mutex)) {
@@ -41,6 +54,10 @@ void Unlock(Scheduler& scheduler, pthread_mutex_t& mutex) {
   if (IsRecursive(mutex) && --mutex.__data.__count != 0) return;
   mutex.__data.__owner = 0;
   scheduler.WakeAll(&mutex);
+  if (&mutex != watch.mutex || !watch.check || watch.is_checking) return;
+  watch.is_checking = true;
+  scheduler.WithoutSteps(watch.check);
+  watch.is_checking = false;
 }
 
 int Wait(Scheduler& scheduler, pthread_cond_t* condition, pthread_mutex_t* mutex,
@@ -55,6 +72,16 @@ int Wait(Scheduler& scheduler, pthread_cond_t* condition, pthread_mutex_t* mutex
 }
 
 }  // namespace
+
+void WatchMutex(const std::function<void()>& look, std::function<void()> check) {
+  watch = {.is_looking = true, .is_checking = false, .mutex = nullptr, .check = {}};
+  look();
+  watch.is_looking = false;
+  watch.check = std::move(check);
+}
+
+void StopWatchingMutex() { watch = {}; }
+
 }  // namespace lgpu::simulation
 
 using lgpu::simulation::Scheduler;

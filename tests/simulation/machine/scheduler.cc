@@ -101,11 +101,6 @@ void Scheduler::Step(const char* what, std::uint64_t a, std::uint64_t b) {
   if (steps_ >= options_.most_steps) End("the steps of this run are used up");
   if (++self->process->steps >= self->process->dies_at_step) Processes::Get().Kill(*self->process);
   PassTime(kStepTime);
-  if (after_step) {
-    is_checking_ = true;
-    after_step();
-    is_checking_ = false;
-  }
   if (self->state == SimulatedThread::State::kDead) Leave();
   if (stall_one_in_ != 0 && OneIn(stall_one_in_)) {
     const Time pause(OneIn(8) ? Below(400'000'000) : Below(5'000'000));
@@ -113,6 +108,12 @@ void Scheduler::Step(const char* what, std::uint64_t a, std::uint64_t b) {
   } else if (OneIn(switch_one_in_) || self->process->is_stopped) {
     GiveUp();
   }
+}
+
+void Scheduler::WithoutSteps(const std::function<void()>& check) {
+  is_checking_ = true;
+  check();
+  is_checking_ = false;
 }
 
 void Scheduler::PassTime(Time by) {

@@ -107,8 +107,8 @@ class Scheduler {
   std::string DescribeThreads() const;
   /// Called where no thread can ever run again, and where the steps are used up. Must not return.
   std::function<void(const std::string& why)> on_end;
-  /// Called after steps, not within one of its own calls.
-  std::function<void()> after_step;
+  /// Calls `check`, which the machine does not see: no time passes and no other thread runs.
+  void WithoutSteps(const std::function<void()>& check);
 
  private:
   static void* Trampoline(void* thread);
