@@ -1,5 +1,5 @@
-// In the place of daemon/server/control_server.cc, which is gRPC's: calls of the control plane come from a queue
-// and run on a few threads of lgpud. What gRPC bounds is not simulated.
+// In the place of daemon/server/control_server.cc, which is gRPC's: calls of the control plane come from a
+// queue and run on a few threads of lgpud. What gRPC bounds is not simulated.
 
 #include "daemon/server/control_server.h"
 
@@ -10,6 +10,7 @@
 #include "base/thread.h"
 #include "lgpu/status.h"
 #include "tests/simulation/control_calls.h"
+#include "tests/simulation/machine/mutex_watch.h"
 #include "tests/simulation/machine/processes.h"
 
 namespace lgpu::simulation {
@@ -67,6 +68,7 @@ class ControlServer::Impl {
   Impl& operator=(const Impl&) = delete;
 
   absl::Status Start() {
+    simulation::StopWatchingMutex();  // an earlier lgpud's
     simulation::TheQueue() = {.parts = &parts_, .process = Scheduler::Self().process, .calls = {}};
     for (int i = 0; i < 3; ++i) {
       LGPU_ASSIGN_OR_RETURN(Thread thread, Thread::Start("lgpud-control", [this] { Work(); }));
@@ -80,7 +82,9 @@ class ControlServer::Impl {
     simulation::Queue& queue = simulation::TheQueue();
     Scheduler::Here()->WakeAll(&queue);
     for (Thread& thread : threads_) thread.Join();
-    if (queue.parts == &parts_) queue = {};
+    if (queue.parts != &parts_) return;
+    queue = {};
+    simulation::StopWatchingMutex();
   }
 
  private:
@@ -92,7 +96,7 @@ class ControlServer::Impl {
       if (queue.calls.empty()) return;
       const std::shared_ptr<simulation::Call> call = std::move(queue.calls.front());
       queue.calls.pop_front();
-      call->status = stopped_ ? absl::UnavailableError("lgpud is stopping") : call->body(parts_);
+      call->status = stopped_ ? absl::UnavailableError("lgpud is stopping") : call->body(parts_.leases);
       scheduler.Step("control answer");
       call->is_done = true;
       scheduler.WakeAll(call.get());

@@ -2,8 +2,10 @@
 //
 // usage: lgpu_simulation --seed N [--days D] [--steps S] [--trace]
 //        lgpu_simulation --seeds FIRST-LAST | --fresh SECONDS
-// Exit code 0: every run ended well; 1: one failed, and standard error has its seed, step and shortest prefix.
+// Exit code 0: every run ended well; 1: one failed, and standard error has its seed, step and shortest
+// prefix.
 
+#include <ftw.h>
 #include <spdlog/sinks/null_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/wait.h>
@@ -13,7 +15,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <random>
 #include <string>
 #include <string_view>
@@ -47,6 +48,14 @@ std::string NewFolder() {
   return ::mkdtemp(folder.data()) == nullptr ? std::string() : folder;
 }
 
+// By libc's own walk, which the machine does not see.
+void RemoveFolder(const std::string& folder) {
+  constexpr int kMostOpen = 16;
+  ::nftw(
+      folder.c_str(), +[](const char* path, const struct stat*, int, FTW*) { return std::remove(path); },
+      kMostOpen, FTW_DEPTH | FTW_PHYS);
+}
+
 int RunSeed(const Arguments& arguments, std::uint64_t seed) {
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("lgpud", std::make_shared<spdlog::sinks::null_sink_mt>()));
@@ -56,40 +65,34 @@ int RunSeed(const Arguments& arguments, std::uint64_t seed) {
     std::perror("lgpu_simulation: no folder in /tmp");
     return EXIT_FAILURE;
   }
-  const auto started = std::chrono::steady_clock::now();
-  RunMachine({.seed = seed, .most_steps = arguments.steps, .trace = arguments.trace ? stdout : nullptr},
-             [&](Scheduler& scheduler) {
-               scheduler.on_end = [&](const std::string& why) { FailSimulation(scheduler, seed, why); };
-               const auto length = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                   std::chrono::duration<double, std::ratio<86400>>(arguments.days));
-               Scenario scenario({.seed = seed, .length = length, .folder = folder}, scheduler);
-               scenario.Run();
-               const Scenario::Counts& counts = scenario.counts();
-               std::printf(
-                   "seed %llu: %.1f s of the machine's time, %llu steps, trace %016llx; %llu programs, %llu "
-                   "killed; lgpud killed %llu times, stopped %llu times; %llu grants, %llu refusals, %llu "
-                   "checks\n",
-                   static_cast<unsigned long long>(seed),
-                   std::chrono::duration<double>(scheduler.now()).count(),
-                   static_cast<unsigned long long>(scheduler.steps()),
-                   static_cast<unsigned long long>(scheduler.trace_hash()),
-                   static_cast<unsigned long long>(counts.clients),
-                   static_cast<unsigned long long>(counts.client_deaths),
-                   static_cast<unsigned long long>(counts.daemon_deaths),
-                   static_cast<unsigned long long>(counts.daemon_stops),
-                   static_cast<unsigned long long>(counts.grants),
-                   static_cast<unsigned long long>(counts.refusals),
-                   static_cast<unsigned long long>(counts.checks));
-             });
-  static_cast<void>(started);
+  RunMachine(
+      {.seed = seed, .most_steps = arguments.steps, .trace = arguments.trace ? stdout : nullptr},
+      [&](Scheduler& scheduler) {
+        scheduler.on_end = [&](const std::string& why) {
+                 RemoveFolder(folder);
+                 FailSimulation(scheduler, seed, why);
+               };
+        const auto length = std::chrono::duration_cast<std::chrono::nanoseconds>(
+            std::chrono::duration<double, std::ratio<86400>>(arguments.days));
+        Scenario scenario({.seed = seed, .length = length, .folder = folder}, scheduler);
+        scenario.Run();
+        const Scenario::Counts& counts = scenario.counts();
+        std::printf(
+            "seed %llu: %.1f s of the machine's time, %llu steps, trace %016llx; %llu programs, %llu "
+            "killed; lgpud killed %llu times, stopped %llu times; %llu grants, %llu refusals, %llu "
+            "checks\n",
+            static_cast<unsigned long long>(seed), std::chrono::duration<double>(scheduler.now()).count(),
+            static_cast<unsigned long long>(scheduler.steps()),
+            static_cast<unsigned long long>(scheduler.trace_hash()),
+            static_cast<unsigned long long>(counts.clients),
+            static_cast<unsigned long long>(counts.client_deaths),
+            static_cast<unsigned long long>(counts.daemon_deaths),
+            static_cast<unsigned long long>(counts.daemon_stops),
+            static_cast<unsigned long long>(counts.grants), static_cast<unsigned long long>(counts.refusals),
+            static_cast<unsigned long long>(counts.checks));
+      });
   std::fflush(stdout);
-  std::error_code error;
-  // By a process without simulated files.
-  const pid_t cleaner = ::fork();
-  if (cleaner == 0) {
-    std::filesystem::remove_all(folder, error);
-    ::_exit(EXIT_SUCCESS);
-  }
+  RemoveFolder(folder);
   std::_Exit(EXIT_SUCCESS);
 }
 
@@ -116,8 +119,7 @@ int RunMany(const Arguments& arguments) {
     return is_good ? EXIT_SUCCESS : EXIT_FAILURE;
   }
   std::uint64_t seed = std::random_device()() % 1'000'000'000;
-  const auto end =
-      std::chrono::steady_clock::now() + std::chrono::duration<double>(arguments.fresh_seconds);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(arguments.fresh_seconds);
   while (is_good && std::chrono::steady_clock::now() < end) is_good = RunSeedInChild(arguments, ++seed);
   return is_good ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -70,7 +70,10 @@ Scenario::Scenario(const Options& options, Scheduler& scheduler)
   config_.max_drain = milliseconds(100 + Below(2000));
 }
 
-void Scenario::Fail(const std::string& what) { FailSimulation(scheduler_, options_.seed, what); }
+void Scenario::Fail(const std::string& what) {
+  scheduler_.on_end(what);
+  std::abort();
+}
 
 void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
 
@@ -79,8 +82,8 @@ void Scenario::Run() {
   MakeLeases();
   const std::uint64_t programs = 2 + Below(7);
   for (std::uint64_t i = 0; i < programs; ++i) SpawnClient();
-  const auto length = options_.length.count() != 0 ? options_.length
-                                                   : std::chrono::nanoseconds(seconds(2 + Below(8)));
+  const auto length =
+      options_.length.count() != 0 ? options_.length : std::chrono::nanoseconds(seconds(2 + Below(8)));
   const Time end = scheduler_.now() + length;
   const std::uint64_t calm = 1 + Below(5);
   while (scheduler_.now() < end) {
@@ -148,9 +151,8 @@ void Scenario::MakeLeases() {
     device.set_mode(is_preallocated ? v1::LogicalDeviceSpec::MODE_PREALLOCATE
                                     : v1::LogicalDeviceSpec::MODE_GROWTH);
     if (!is_preallocated && OneIn(2)) device.set_guarantee_bytes((kUnit * (1 + Below(4))).count());
-    const absl::Status made = CallControl([&](const daemon::ControlService::Parts& parts) {
-      return parts.leases.Create(Root(), request, Soon()).status();
-    });
+    const absl::Status made = CallControl(
+        [&](daemon::LeaseTable& table) { return table.Create(Root(), request, Soon()).status(); });
     if (!made.ok()) Fail(absl::StrCat("a lease cannot be made: ", made.ToString()));
     leases_.push_back(request.name());
   }
@@ -250,9 +252,8 @@ void Scenario::Resize() {
   request.set_lease(leases_[Below(leases_.size())]);
   v1::ResizeLeaseRequest::Device& device = *request.add_devices();
   device.set_memory_limit_bytes((kUnit * (1 + Below(card_ / kUnit))).count());
-  const absl::Status resized = CallControl([&](const daemon::ControlService::Parts& parts) {
-    return parts.leases.Resize(Root(), request, Soon()).status();
-  });
+  const absl::Status resized =
+      CallControl([&](daemon::LeaseTable& table) { return table.Resize(Root(), request, Soon()).status(); });
   if (!resized.ok() && !absl::IsUnavailable(resized) && !absl::IsResourceExhausted(resized) &&
       !absl::IsInvalidArgument(resized)) {
     Fail(absl::StrCat("a lease cannot be resized: ", resized.ToString()));
@@ -281,9 +282,8 @@ void Scenario::End() {
 
 void Scenario::RemoveLeases() {
   for (const std::string& lease : leases_) {
-    const absl::Status removed = CallControl([&](const daemon::ControlService::Parts& parts) {
-      return parts.leases.Remove(Root(), lease, Soon());
-    });
+    const absl::Status removed =
+        CallControl([&](daemon::LeaseTable& table) { return table.Remove(Root(), lease, Soon()); });
     if (!removed.ok()) Fail(absl::StrCat("a lease cannot be removed: ", removed.ToString()));
   }
   leases_.clear();
@@ -313,9 +313,8 @@ void Scenario::GrantWholeCard() {
   v1::LogicalDeviceSpec& device = *request.add_devices();
   device.set_memory_limit_bytes(card_.count());
   device.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
-  const absl::Status made = CallControl([&](const daemon::ControlService::Parts& parts) {
-    return parts.leases.Create(Root(), request, Soon()).status();
-  });
+  const absl::Status made =
+      CallControl([&](daemon::LeaseTable& table) { return table.Create(Root(), request, Soon()).status(); });
   if (!made.ok()) Fail(absl::StrCat("the card is not free at the end: ", made.ToString()));
   leases_ = {"all"};
   RemoveLeases();

@@ -26,8 +26,8 @@ class Scenario {
     std::string folder;                 // for lgpud's files; empty at the start
   };
   struct Counts {
-    std::uint64_t daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0, grants = 0, refusals = 0,
-                  checks = 0;
+    std::uint64_t daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0, grants = 0,
+                  refusals = 0, checks = 0;
   };
   Scenario(const Options& options, Scheduler& scheduler);
 
@@ -70,7 +70,8 @@ class Scenario {
   std::vector<std::string> leases_;
   std::unique_ptr<DaemonProgram> daemon_;
   MachineProcess* daemon_process_ = nullptr;
-  std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;  // their threads may look at them until they are gone
+  std::vector<std::unique_ptr<DaemonProgram>>
+      past_daemons_;  // their threads may look at them until they are gone
   std::vector<Client> clients_, past_clients_;
   Counts counts_;
 };

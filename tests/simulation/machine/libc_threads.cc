@@ -203,3 +203,20 @@ LGPU_IN_FRONT int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
   scheduler->Step("broadcast");
   return 0;
 }
+
+// The real one would hold up all threads where the first caller loses the baton.
+LGPU_IN_FRONT int pthread_once(pthread_once_t* control, void (*body)()) {
+  Scheduler* const scheduler = Scheduler::Here();
+  if (scheduler == nullptr) {
+    LGPU_REAL(pthread_once);
+    return real(control, body);
+  }
+  constexpr pthread_once_t kRunning = 1, kDone = 2;  // glibc's
+  while (*control == kRunning) scheduler->Block("the first caller of pthread_once", control, {}, {});
+  if (*control == kDone) return 0;
+  *control = kRunning;
+  body();
+  *control = kDone;
+  scheduler->WakeAll(control);
+  return 0;
+}

@@ -5,8 +5,9 @@
 
 namespace lgpu::simulation {
 
-/// Calls `check` after every time that the mutex is given up which `look` locks first. The state that the mutex
-/// guards is then as other threads see it, and no other thread runs during the check. One mutex at a time.
+/// Calls `check` after every time that the mutex is given up which `look` locks first. The state that the
+/// mutex guards is then as other threads see it, and no other thread runs during the check. One mutex at a
+/// time.
 void WatchMutex(const std::function<void()>& look, std::function<void()> check);
 void StopWatchingMutex();
 

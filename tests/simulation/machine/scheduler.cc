@@ -190,6 +190,7 @@ void Scheduler::GiveUp() {
 
 bool Scheduler::Block(const char* why, const void* address, std::function<bool()> is_ready,
                       std::optional<Time> deadline) {
+  if (is_checking_) End(std::string("a check would wait for ") + why);
   self->state = SimulatedThread::State::kBlocked;
   self->waits_for = why;
   self->address = address;
