@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstddef>
 
-#include "tests/simulation/machine/processes.h"
+#include "tests/simulation/machine/descriptors.h"
 #include "tests/simulation/machine/scheduler.h"
 
 namespace lgpu::simulation {
@@ -17,9 +17,15 @@ inline bool FileCallFails(Scheduler& scheduler) {
   return true;
 }
 
-/// A write to a file, of `write(bytes)`: it may fail, write a part, or be cut by the death of its process.
+/// A write to a file, of `write(bytes)`: it may fail, write a part, or be cut by the death of its process. One
+/// to a memfd is whole.
 template <typename Write>
-long WriteWithFaults(Scheduler& scheduler, const char* what, std::size_t bytes, Write write) {
+long WriteWithFaults(Scheduler& scheduler, const char* what, const RealFile& file, std::size_t bytes,
+                     Write write) {
+  if (!file.memfd_name.empty()) {
+    scheduler.Step(what, bytes);
+    return write(bytes);
+  }
   if (scheduler.DiesNext()) {
     if (const std::size_t part = scheduler.Below(bytes + 1); part != 0) (void)write(part);
   }

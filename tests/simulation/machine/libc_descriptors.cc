@@ -105,9 +105,9 @@ LGPU_IN_FRONT ssize_t write(int fd, const void* buffer, std::size_t bytes) {
   if (scheduler == nullptr || !Descriptors::IsSimulated(fd)) return real(fd, buffer, bytes);
   const std::shared_ptr<Descriptor> descriptor = Descriptors::Get().Find(fd);
   if (descriptor == nullptr) return -1;
-  if (descriptor->real() >= 0) {
-    return WriteWithFaults(*scheduler, "write", bytes,
-                           [&](std::size_t part) { return real(descriptor->real(), buffer, part); });
+  if (const auto* const file = dynamic_cast<const RealFile*>(descriptor.get())) {
+    return WriteWithFaults(*scheduler, "write", *file, bytes,
+                           [&](std::size_t part) { return real(file->real(), buffer, part); });
   }
   scheduler->Step("write", bytes);
   const long result = WaitUnlessNonblocking(*scheduler, *descriptor, POLLOUT,
@@ -299,4 +299,12 @@ LGPU_IN_FRONT int epoll_wait(int fd, epoll_event* events, int most, int timeout)
     scheduler->Block(
         "descriptors", nullptr, [epoll] { return epoll->Ready() != 0; }, deadline);
   }
+}
+
+LGPU_IN_FRONT int eventfd_write(int fd, eventfd_t value) {
+  return write(fd, &value, sizeof value) == sizeof value ? 0 : -1;
+}
+
+LGPU_IN_FRONT int eventfd_read(int fd, eventfd_t* value) {
+  return read(fd, value, sizeof *value) == sizeof *value ? 0 : -1;
 }

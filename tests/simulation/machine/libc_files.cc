@@ -149,10 +149,11 @@ LGPU_IN_FRONT ssize_t pwrite(int fd, const void* buffer, std::size_t bytes, off_
   LGPU_REAL(pwrite);
   Scheduler* const scheduler = Scheduler::Here();
   if (scheduler == nullptr) return real(fd, buffer, bytes, at);
-  const int file = RealOf(fd);
-  if (file == -1) return -1;
-  return WriteWithFaults(*scheduler, "pwrite", bytes,
-                         [&](std::size_t part) { return real(file, buffer, part, at); });
+  if (!Descriptors::IsSimulated(fd)) return real(fd, buffer, bytes, at);
+  const auto file = Descriptors::Get().FindKind<RealFile>(fd);
+  if (file == nullptr) return Fail(EBADF);
+  return WriteWithFaults(*scheduler, "pwrite", *file, bytes,
+                         [&](std::size_t part) { return real(file->real(), buffer, part, at); });
 }
 
 LGPU_IN_FRONT off_t lseek(int fd, off_t at, int whence) noexcept {
