@@ -37,7 +37,6 @@ absl::Status DaemonProgram::Serve() {
                                                 }));
   serves_ = true;
   while (!stop_) Scheduler::Here()->Block("a signal", this, {}, {});
-  serves_ = false;
   controls->Stop();
   sessions->Stop();
   serving->Stop();

@@ -17,7 +17,7 @@ class DaemonProgram {
   void Run();
   /// As SIGTERM.
   void SendStop();
-  bool serves() const { return serves_; }
+  bool serves() const { return serves_ && !stop_; }
   /// Why the start failed.
   const absl::Status& status() const { return status_; }
 

@@ -69,12 +69,12 @@ int RunSeed(const Arguments& arguments, std::uint64_t seed) {
       {.seed = seed, .most_steps = arguments.steps, .trace = arguments.trace ? stdout : nullptr},
       [&](Scheduler& scheduler) {
         scheduler.on_end = [&](const std::string& why) {
-                 RemoveFolder(folder);
-                 FailSimulation(scheduler, seed, why);
-               };
+          RemoveFolder(folder);
+          FailSimulation(scheduler, seed, why);
+        };
         const auto length = std::chrono::duration_cast<std::chrono::nanoseconds>(
             std::chrono::duration<double, std::ratio<86400>>(arguments.days));
-        Scenario scenario({.seed = seed, .length = length, .folder = folder}, scheduler);
+        auto& scenario = *new Scenario({.seed = seed, .length = length, .folder = folder}, scheduler);
         scenario.Run();
         const Scenario::Counts& counts = scenario.counts();
         std::printf(

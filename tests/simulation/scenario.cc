@@ -99,6 +99,7 @@ void Scenario::StartDaemon(bool waits) {
   StopWatchingMutex();
   if (daemon_ != nullptr) past_daemons_.push_back(std::move(daemon_));
   daemon_ = std::make_unique<DaemonProgram>(config_);
+  had_faults_ = false;
   daemon_process_ = &Processes::Get().Start("lgpud", 0, [program = daemon_.get()] { program->Run(); });
   if (waits) AwaitDaemon();
 }
@@ -107,8 +108,7 @@ void Scenario::AwaitDaemon() {
   const Time deadline = scheduler_.now() + seconds(30);
   while (!daemon_->serves()) {
     if (!daemon_process_->is_alive) {
-      if (!daemon_->status().ok() && daemon_process_->file_faults.one_in == 0 &&
-          daemon_process_->dies_at_step == ~std::uint64_t{0}) {
+      if (!daemon_->status().ok() && !had_faults_) {
         Fail(absl::StrCat("lgpud does not start: ", daemon_->status().ToString()));
       }
       StartDaemon(/*waits=*/false);
@@ -215,6 +215,7 @@ void Scenario::StrikeDaemon() {
       daemon_->SendStop();
       break;
     default:
+      had_faults_ = true;
       daemon_process_->file_faults = {.one_in = 1 + Below(4), .error = OneIn(2) ? ENOSPC : EIO};
       Sleep(milliseconds(Below(500)));
       daemon_process_->file_faults = {};

@@ -17,7 +17,8 @@
 namespace lgpu::simulation {
 
 /// A Scenario is a simulated machine with one card, an lgpud that is killed and started again, leases of some
-/// users, and programs that use them and die. The seed decides about all of it.
+/// users, and programs that use them and die. The seed decides about all of it. It is never destroyed: what a
+/// killed process had stays as it was.
 class Scenario {
  public:
   struct Options {

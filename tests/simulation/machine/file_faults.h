@@ -17,8 +17,8 @@ inline bool FileCallFails(Scheduler& scheduler) {
   return true;
 }
 
-/// A write to a file, of `write(bytes)`: it may fail, write a part, or be cut by the death of its process. One
-/// to a memfd is whole.
+/// A write to a file, of `write(bytes)`: it may fail, write a part, or be cut by the death of its process.
+/// One to a memfd is whole.
 template <typename Write>
 long WriteWithFaults(Scheduler& scheduler, const char* what, const RealFile& file, std::size_t bytes,
                      Write write) {
