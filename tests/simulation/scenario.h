@@ -71,8 +71,8 @@ class Scenario {
   std::vector<std::string> leases_;
   std::unique_ptr<DaemonProgram> daemon_;
   MachineProcess* daemon_process_ = nullptr;
-  std::vector<std::unique_ptr<DaemonProgram>>
-      past_daemons_;  // their threads may look at them until they are gone
+  bool had_faults_ = false;  // the present lgpud
+  std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;
   std::vector<Client> clients_, past_clients_;
   Counts counts_;
 };
