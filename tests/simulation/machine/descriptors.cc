@@ -28,7 +28,7 @@ std::set<const RealFile*>& RealFile::All() {
   return *all;
 }
 
-RealFile::~RealFile() {
+void RealFile::Ended() {
   All().erase(this);
   LGPU_REAL(close);
   real(real_);
@@ -81,7 +81,8 @@ short PidFd::Ready() const { return process.is_alive ? 0 : POLLIN; }
 short Epoll::Ready() const {
   for (const auto& [fd, entry] : watched) {
     const std::shared_ptr<Descriptor> live = entry.descriptor.lock();
-    if (live != nullptr && (live->Ready() & static_cast<short>(entry.events | POLLHUP | POLLERR)) != 0) {
+    if (live != nullptr && live->is_open() &&
+        (live->Ready() & static_cast<short>(entry.events | POLLHUP | POLLERR)) != 0) {
       return POLLIN;
     }
   }
@@ -103,22 +104,22 @@ int Descriptors::Add(std::shared_ptr<Descriptor> descriptor, int least) {
   Table& table = tables_[process.number];
   const int first = IsSimulated(least) ? least - Number(process, 0) : least;
   std::size_t open = 0;
-  for (const auto& entry : table) open += entry != nullptr ? 1 : 0;
+  for (const auto& entry : table) open += entry.get() != nullptr ? 1 : 0;
   if (open >= process.most_descriptors) return static_cast<int>(Fail(EMFILE));
   auto index = static_cast<std::size_t>(first);
-  while (index < table.size() && table[index] != nullptr) ++index;
+  while (index < table.size() && table[index].get() != nullptr) ++index;
   if (index >= kOfAProcess) return static_cast<int>(Fail(EMFILE));
   if (index >= table.size()) table.resize(index + 1);
-  table[index] = std::move(descriptor);
+  table[index] = OpenDescriptor(std::move(descriptor));
   return Number(process, index);
 }
 
-std::shared_ptr<Descriptor>* Descriptors::Place(int fd) {
+OpenDescriptor<Descriptor>* Descriptors::Place(int fd) {
   const MachineProcess& process = *Scheduler::Self().process;
   Table& table = tables_[process.number];
   const int index = fd - Number(process, 0);
   if (index < 0 || index >= static_cast<int>(table.size()) ||
-      table[static_cast<std::size_t>(index)] == nullptr) {
+      table[static_cast<std::size_t>(index)].get() == nullptr) {
     errno = EBADF;
     return nullptr;
   }
@@ -126,22 +127,22 @@ std::shared_ptr<Descriptor>* Descriptors::Place(int fd) {
 }
 
 std::shared_ptr<Descriptor> Descriptors::Find(int fd) {
-  const std::shared_ptr<Descriptor>* const place = Place(fd);
-  return place == nullptr ? nullptr : *place;
+  const OpenDescriptor<Descriptor>* const place = Place(fd);
+  return place == nullptr ? nullptr : place->get();
 }
 
 int Descriptors::Close(int fd) {
-  std::shared_ptr<Descriptor>* const place = Place(fd);
+  OpenDescriptor<Descriptor>* const place = Place(fd);
   if (place == nullptr) return -1;
-  std::exchange(*place, nullptr).reset();
+  *place = {};
   Scheduler::Here()->DescriptorsChanged();
   return 0;
 }
 
 int Descriptors::Replace(int fd, std::shared_ptr<Descriptor> descriptor) {
-  std::shared_ptr<Descriptor>* const place = Place(fd);
+  OpenDescriptor<Descriptor>* const place = Place(fd);
   if (place == nullptr) return -1;
-  std::exchange(*place, std::move(descriptor)).reset();
+  *place = OpenDescriptor(std::move(descriptor));
   Scheduler::Here()->DescriptorsChanged();
   return fd;
 }
@@ -153,7 +154,7 @@ std::map<int, std::shared_ptr<Descriptor>> Descriptors::Of(const MachineProcess&
   const auto found = tables_.find(process.number);
   if (found == tables_.end()) return open;
   for (std::size_t i = 0; i < found->second.size(); ++i) {
-    if (found->second[i] != nullptr) open[Number(process, i)] = found->second[i];
+    if (found->second[i].get() != nullptr) open[Number(process, i)] = found->second[i].get();
   }
   return open;
 }

@@ -7,16 +7,23 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/simulation/machine/processes.h"
 
 namespace lgpu::simulation {
 
-/// A Descriptor is what one or more descriptors of processes stand for: a file, a socket, an event.
+/// A Descriptor is what one or more descriptors of processes stand for: a file, a socket, an event. It ends
+/// with its last OpenDescriptor: a pointer on the stack of a thread that was killed does not keep it open.
 class Descriptor {
  public:
   virtual ~Descriptor() = default;
+  void Open() { ++uses_; }
+  void Release() {
+    if (--uses_ == 0) Ended();
+  }
+  bool is_open() const { return uses_ > 0; }
   /// POLLIN, POLLOUT, POLLHUP: what a poll would find now.
   virtual short Ready() const = 0;
   /// A real descriptor of this program; -1: it has none.
@@ -26,13 +33,42 @@ class Descriptor {
   virtual long Write(const void* buffer, std::size_t bytes);
 
   bool is_nonblocking = false;
+
+ protected:
+  /// The last use is over.
+  virtual void Ended() {}
+
+ private:
+  int uses_ = 0;
+};
+
+/// One use of a descriptor: in the table of a process, mapped, or on its way in a socket.
+template <typename Kind>
+class OpenDescriptor {
+ public:
+  OpenDescriptor() = default;
+  explicit OpenDescriptor(std::shared_ptr<Kind> descriptor) : descriptor_(std::move(descriptor)) {
+    if (descriptor_ != nullptr) descriptor_->Open();
+  }
+  OpenDescriptor(const OpenDescriptor& other) : OpenDescriptor(other.descriptor_) {}
+  OpenDescriptor(OpenDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, nullptr)) {}
+  OpenDescriptor& operator=(OpenDescriptor other) {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~OpenDescriptor() {
+    if (descriptor_ != nullptr) descriptor_->Release();
+  }
+  const std::shared_ptr<Kind>& get() const { return descriptor_; }
+
+ private:
+  std::shared_ptr<Kind> descriptor_;
 };
 
 /// A file, directory or memfd of this program.
 class RealFile final : public Descriptor {
  public:
   explicit RealFile(int real) : real_(real) { All().insert(this); }
-  ~RealFile() override;
   short Ready() const override;
   int real() const override { return real_; }
 
@@ -42,6 +78,8 @@ class RealFile final : public Descriptor {
   static std::set<const RealFile*>& All();
 
  private:
+  void Ended() override;
+
   const int real_;
 };
 
@@ -111,8 +149,8 @@ class Descriptors {
   std::map<int, std::shared_ptr<Descriptor>> Of(const MachineProcess& process) const;
 
  private:
-  using Table = std::vector<std::shared_ptr<Descriptor>>;
-  std::shared_ptr<Descriptor>* Place(int fd);
+  using Table = std::vector<OpenDescriptor<Descriptor>>;
+  OpenDescriptor<Descriptor>* Place(int fd);
   static int Number(const MachineProcess& process, std::size_t index);
 
   std::map<std::uint64_t, Table> tables_;  // by the process's number

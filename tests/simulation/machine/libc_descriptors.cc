@@ -288,7 +288,7 @@ LGPU_IN_FRONT int epoll_wait(int fd, epoll_event* events, int most, int timeout)
     int found = 0;
     for (const auto& [watched, entry] : epoll->watched) {
       const std::shared_ptr<Descriptor> live = entry.descriptor.lock();
-      if (live == nullptr || found == most) continue;
+      if (live == nullptr || !live->is_open() || found == most) continue;
       const auto ready =
           static_cast<std::uint32_t>(live->Ready() & static_cast<short>(entry.events | POLLHUP | POLLERR));
       if (ready == 0) continue;

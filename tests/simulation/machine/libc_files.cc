@@ -36,8 +36,8 @@ int RealOf(int fd) {
 
 int AddFile(int real) {
   if (real < 0) return -1;
-  auto file = std::make_shared<RealFile>(real);
-  return Descriptors::Get().Add(std::move(file));
+  const OpenDescriptor<Descriptor> file(std::make_shared<RealFile>(real));
+  return Descriptors::Get().Add(file.get());
 }
 
 int OpenProc(const ProcPath& path, int flags) {

@@ -40,18 +40,19 @@ std::shared_ptr<UnixSocket> FindBound(const sockaddr* address) {
   if (real(path.c_str(), &info) != 0) return nullptr;
   const auto found = BoundSockets().find({info.st_dev, info.st_ino});
   auto bound = found == BoundSockets().end() ? nullptr : found->second.lock();
+  if (bound != nullptr && !bound->is_open()) bound.reset();
   if (bound == nullptr) errno = ECONNREFUSED;
   return bound;
 }
 
 // The descriptors that a message brings, as many as the process and the buffer have room for.
-void InstallDescriptors(msghdr& message, std::vector<std::shared_ptr<Descriptor>>& descriptors) {
+void InstallDescriptors(msghdr& message, const std::vector<OpenDescriptor<Descriptor>>& descriptors) {
   std::vector<int> installed;
   const std::size_t room = message.msg_controllen < CMSG_LEN(sizeof(int))
                                ? 0
                                : (message.msg_controllen - CMSG_LEN(0)) / sizeof(int);
-  for (std::shared_ptr<Descriptor>& descriptor : descriptors) {
-    const int fd = installed.size() < room ? Descriptors::Get().Add(std::move(descriptor)) : -1;
+  for (const OpenDescriptor<Descriptor>& descriptor : descriptors) {
+    const int fd = installed.size() < room ? Descriptors::Get().Add(descriptor.get()) : -1;
     if (fd < 0) {
       message.msg_flags |= MSG_CTRUNC;
       break;
@@ -144,9 +145,9 @@ LGPU_IN_FRONT int accept4(int fd, sockaddr* address, socklen_t* bytes, int flags
       *scheduler, *socket, false, {}, [&] { return !socket->pending.empty(); },
       [&] { return socket->pending.empty() ? EAGAIN : 0; });
   if (error != 0) return Fail(error);
-  const int accepted = Descriptors::Get().Add(socket->pending.front());
+  const int accepted = Descriptors::Get().Add(socket->pending.front().get());
   if (accepted < 0) return -1;
-  socket->pending.front()->is_nonblocking = (flags & SOCK_NONBLOCK) != 0;
+  socket->pending.front().get()->is_nonblocking = (flags & SOCK_NONBLOCK) != 0;
   socket->pending.pop_front();
   scheduler->DescriptorsChanged();
   return accepted;
@@ -181,26 +182,27 @@ LGPU_IN_FRONT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
     LGPU_REAL(sendmsg);
     return real(fd, message, flags);
   }
-  UnixSocket::Message sent;
+  std::string data;
   for (std::size_t i = 0; i < message->msg_iovlen; ++i) {
-    sent.data.append(static_cast<const char*>(message->msg_iov[i].iov_base), message->msg_iov[i].iov_len);
+    data.append(static_cast<const char*>(message->msg_iov[i].iov_base), message->msg_iov[i].iov_len);
   }
-  const std::size_t bytes = sent.data.size();
+  const std::size_t bytes = data.size();
   scheduler->Step("send", bytes);
   const auto socket = FindSocket(fd);
   if (socket == nullptr) return -1;
+  std::vector<std::shared_ptr<Descriptor>> passed;  // a thread that is killed here keeps none open
   if (message->msg_controllen != 0) {
     const auto* const header = static_cast<const cmsghdr*>(message->msg_control);
     for (std::size_t at = CMSG_LEN(0); at < header->cmsg_len; at += sizeof(int)) {
-      int passed = -1;
-      std::memcpy(&passed, reinterpret_cast<const char*>(header) + at, sizeof passed);
-      sent.descriptors.push_back(Descriptors::Get().Find(passed));
-      if (sent.descriptors.back() == nullptr) return -1;
+      int number = -1;
+      std::memcpy(&number, reinterpret_cast<const char*>(header) + at, sizeof number);
+      passed.push_back(Descriptors::Get().Find(number));
+      if (passed.back() == nullptr) return -1;
     }
   }
   const int error = Retry(
       *scheduler, *socket, (flags & MSG_DONTWAIT) != 0, socket->send_timeout,
-      [socket] { return socket->HasRoom(); }, [&] { return socket->Send(sent); });
+      [socket] { return socket->HasRoom(); }, [&] { return socket->Send(data, passed); });
   scheduler->DescriptorsChanged();
   // The receiver may run before the sender knows.
   scheduler->Step("sent");

@@ -16,7 +16,8 @@ Mappings& Mappings::Get() {
 
 void Mappings::Add(std::uintptr_t start, std::size_t bytes, std::shared_ptr<RealFile> file) {
   Remove(start, bytes);
-  all_[start] = {.end = start + bytes, .process = Scheduler::Self().process, .file = std::move(file)};
+  all_[start] = {
+      .end = start + bytes, .process = Scheduler::Self().process, .file = OpenDescriptor(std::move(file))};
 }
 
 void Mappings::Remove(std::uintptr_t start, std::size_t bytes) {
@@ -50,7 +51,7 @@ void Mappings::RemoveAll(const MachineProcess& process) {
 
 std::shared_ptr<RealFile> Mappings::FileAt(std::uintptr_t start) const {
   const auto found = all_.find(start);
-  return found == all_.end() ? nullptr : found->second.file;
+  return found == all_.end() ? nullptr : found->second.file.get();
 }
 
 }  // namespace lgpu::simulation

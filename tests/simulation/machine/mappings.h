@@ -16,7 +16,7 @@ class Mappings {
   struct Mapping {
     std::uintptr_t end = 0;
     const MachineProcess* process = nullptr;
-    std::shared_ptr<RealFile> file;  // null: of no file
+    OpenDescriptor<RealFile> file;  // null: of no file
   };
 
   static Mappings& Get();

@@ -40,13 +40,13 @@ std::string StatText(const MachineProcess& process) {
 std::string MapsText(const MachineProcess& process) {
   std::string text = "00400000-00401000 r-xp 00000000 00:00 0 \n";
   for (const auto& [start, mapping] : Mappings::Get().all()) {
-    if (mapping.process != &process || mapping.file == nullptr) continue;
+    if (mapping.process != &process || mapping.file.get() == nullptr) continue;
     struct stat info = {};
-    if (::fstat(mapping.file->real(), &info) != 0) continue;
+    if (::fstat(mapping.file.get()->real(), &info) != 0) continue;
     char line[128];
     std::snprintf(line, sizeof line, "%lx-%lx rw-s 00000000 00:01 %llu ", start, mapping.end,
                   static_cast<unsigned long long>(SimulatedInode(info.st_ino)));
-    text += line + ProcLink(*mapping.file) + "\n";
+    text += line + ProcLink(*mapping.file.get()) + "\n";
   }
   return text;
 }

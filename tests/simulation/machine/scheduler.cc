@@ -301,6 +301,7 @@ void Scheduler::KillThreads(MachineProcess& process) {
 
 void Scheduler::Forget(SimulatedThread& thread) {
   thread.state = SimulatedThread::State::kDead;
+  thread.is_ready = nullptr;
   std::erase(threads_, &thread);
   dead_.push_back(std::move(by_number_.extract(thread.number).mapped()));
   if (&thread == self) {  // it leaves by itself

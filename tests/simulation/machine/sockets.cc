@@ -6,17 +6,25 @@
 
 namespace lgpu::simulation {
 
-UnixSocket::~UnixSocket() {
-  if (const std::shared_ptr<UnixSocket> peer = peer_.lock(); peer != nullptr && !inbox_.empty()) {
-    peer->is_reset_ = true;
+std::shared_ptr<UnixSocket> UnixSocket::peer() const {
+  std::shared_ptr<UnixSocket> other = peer_.lock();
+  return other != nullptr && other->is_open() ? other : nullptr;
+}
+
+void UnixSocket::Ended() {
+  if (const std::shared_ptr<UnixSocket> other = peer(); other != nullptr && !inbox_.empty()) {
+    other->is_reset_ = true;
   }
+  inbox_.clear();
+  pending.clear();
+  is_listening = false;
 }
 
 short UnixSocket::Ready() const {
   if (is_listening) return pending.empty() ? 0 : POLLIN;
-  const bool is_alone = is_connected_ && peer_.expired();
-  const std::shared_ptr<UnixSocket> peer = peer_.lock();
-  const bool has_end = is_alone || reads_no_more_ || (peer != nullptr && peer->writes_no_more_);
+  const std::shared_ptr<UnixSocket> other = peer();
+  const bool is_alone = is_connected_ && other == nullptr;
+  const bool has_end = is_alone || reads_no_more_ || (other != nullptr && other->writes_no_more_);
   short ready = 0;
   if (!inbox_.empty() || has_end || is_reset_) ready |= POLLIN;
   if (is_alone || (reads_no_more_ && writes_no_more_)) ready |= POLLHUP;
@@ -25,25 +33,26 @@ short UnixSocket::Ready() const {
 }
 
 bool UnixSocket::HasRoom() const {
-  const std::shared_ptr<UnixSocket> peer = peer_.lock();
-  return peer == nullptr || peer->inbox_size_ * 4 <= kBuffer;  // as the kernel says "writable"
+  const std::shared_ptr<UnixSocket> other = peer();
+  return other == nullptr || other->inbox_size_ * 4 <= kBuffer;  // as the kernel says "writable"
 }
 
 std::size_t UnixSocket::unread() const {
-  const std::shared_ptr<UnixSocket> peer = peer_.lock();
-  return peer == nullptr ? 0 : peer->inbox_size_;
+  const std::shared_ptr<UnixSocket> other = peer();
+  return other == nullptr ? 0 : other->inbox_size_;
 }
 
-int UnixSocket::Send(Message message) {
+int UnixSocket::Send(const std::string& data, const std::vector<std::shared_ptr<Descriptor>>& passed) {
   if (!is_connected_) return ENOTCONN;
-  const std::shared_ptr<UnixSocket> peer = peer_.lock();
-  if (peer == nullptr || writes_no_more_ || peer->reads_no_more_) return EPIPE;
-  const std::size_t size = message.data.size() + kOfAMessage;
+  const std::shared_ptr<UnixSocket> other = peer();
+  if (other == nullptr || writes_no_more_ || other->reads_no_more_) return EPIPE;
+  const std::size_t size = data.size() + kOfAMessage;
   if (size > kBuffer) return EMSGSIZE;
-  if (peer->inbox_size_ + size > kBuffer) return EAGAIN;
-  peer->inbox_bytes_ += message.data.size();
-  peer->inbox_size_ += size;
-  peer->inbox_.push_back(std::move(message));
+  if (other->inbox_size_ + size > kBuffer) return EAGAIN;
+  Message message{.data = data, .descriptors = {}};
+  for (const std::shared_ptr<Descriptor>& descriptor : passed) message.descriptors.emplace_back(descriptor);
+  other->inbox_size_ += size;
+  other->inbox_.push_back(std::move(message));
   return 0;
 }
 
@@ -51,14 +60,13 @@ int UnixSocket::Receive(std::optional<Message>& message) {
   if (!inbox_.empty()) {
     message = std::move(inbox_.front());
     inbox_.pop_front();
-    inbox_bytes_ -= message->data.size();
     inbox_size_ -= message->data.size() + kOfAMessage;
     return 0;
   }
   if (!is_connected_) return ENOTCONN;
   if (std::exchange(is_reset_, false)) return ECONNRESET;
-  const std::shared_ptr<UnixSocket> peer = peer_.lock();
-  const bool has_end = peer == nullptr || reads_no_more_ || peer->writes_no_more_;
+  const std::shared_ptr<UnixSocket> other = peer();
+  const bool has_end = other == nullptr || reads_no_more_ || other->writes_no_more_;
   return has_end ? 0 : EAGAIN;
 }
 
@@ -79,7 +87,7 @@ int UnixSocket::ConnectTo(UnixSocket& listener) {
   peer_ = other;
   peer_credentials = listener.peer_credentials;
   is_connected_ = true;
-  listener.pending.push_back(std::move(other));
+  listener.pending.push_back(OpenDescriptor(std::move(other)));
   return 0;
 }
 

@@ -23,15 +23,14 @@ class UnixSocket final : public Descriptor, public std::enable_shared_from_this<
  public:
   struct Message {
     std::string data;
-    std::vector<std::shared_ptr<Descriptor>> descriptors;
+    std::vector<OpenDescriptor<Descriptor>> descriptors;
   };
 
   explicit UnixSocket(int of) : type(of) {}
-  ~UnixSocket() override;
   short Ready() const override;
 
   /// 0, or an error number: EAGAIN, EPIPE, ENOTCONN, EMSGSIZE.
-  int Send(Message message);
+  int Send(const std::string& data, const std::vector<std::shared_ptr<Descriptor>>& passed);
   /// 0 with a message, or with none at the end; or an error number.
   int Receive(std::optional<Message>& message);
   void Shutdown(int how);
@@ -43,7 +42,7 @@ class UnixSocket final : public Descriptor, public std::enable_shared_from_this<
   const int type;
   bool is_listening = false;
   std::size_t backlog = 0;
-  std::deque<std::shared_ptr<UnixSocket>> pending;  // connections to accept
+  std::deque<OpenDescriptor<UnixSocket>> pending;  // connections to accept
   ucred peer_credentials = {};
   std::optional<Time> receive_timeout, send_timeout;
 
@@ -51,12 +50,16 @@ class UnixSocket final : public Descriptor, public std::enable_shared_from_this<
   static constexpr std::size_t kBuffer = 212'992;  // Linux's
   static constexpr std::size_t kOfAMessage = 768;  // beside its bytes
 
+  void Ended() override;
+  /// Null: it is closed.
+  std::shared_ptr<UnixSocket> peer() const;
+
   std::weak_ptr<UnixSocket> peer_;
   bool is_connected_ = false;  // has been
   bool is_reset_ = false;      // the peer was closed before it had read everything
   bool reads_no_more_ = false, writes_no_more_ = false;
   std::deque<Message> inbox_;
-  std::size_t inbox_bytes_ = 0, inbox_size_ = 0;  // without and with kOfAMessage
+  std::size_t inbox_size_ = 0;  // with kOfAMessage for each
 };
 
 /// The listening sockets, by the file that stands for each.
