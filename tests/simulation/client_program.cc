@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 // lgpud may be away for this long, and threads of the machine may stand still now and then.
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kPatience{8};
 
 }  // namespace
 

@@ -39,9 +39,7 @@ void Post(SimulatedThread& thread) {
 }
 
 void AwaitBaton(SimulatedThread& thread) {
-  while (thread.baton.exchange(0, std::memory_order_acquire) == 0) {
-    Futex(thread.baton, FUTEX_WAIT_PRIVATE, 0);
-  }
+  while (thread.baton.exchange(0, std::memory_order_acquire) == 0) Futex(thread.baton, FUTEX_WAIT_PRIVATE, 0);
   if (thread.state == SimulatedThread::State::kDead) ExitThread();
 }
 
