@@ -19,7 +19,7 @@ namespace {
 
 // The mutex that WatchMutex has found.
 struct MutexWatch {
-  bool is_looking = false;
+  std::uint32_t looker = 0;  // the thread that looks for it; 0: none
   bool is_checking = false;
   const pthread_mutex_t* mutex = nullptr;
   std::function<void()> check;
@@ -33,8 +33,11 @@ bool IsRecursive(const pthread_mutex_t& mutex) {
 // A mutex whose owner's process was killed is free: only objects that all processes of this program share
 // have such ones.
 bool TryLock(Scheduler& scheduler, pthread_mutex_t& mutex) {
-  if (std::exchange(watch.is_looking, false)) watch.mutex = &mutex;
   const auto own = static_cast<int>(Scheduler::Self().number);
+  if (watch.looker == Scheduler::Self().number) {
+    watch.looker = 0;
+    watch.mutex = &mutex;
+  }
   int& owner = mutex.__data.__owner;
   if (owner == own && IsRecursive(mutex)) {
     ++mutex.__data.__count;
@@ -74,9 +77,8 @@ int Wait(Scheduler& scheduler, pthread_cond_t* condition, pthread_mutex_t* mutex
 }  // namespace
 
 void WatchMutex(const std::function<void()>& look, std::function<void()> check) {
-  watch = {.is_looking = true, .is_checking = false, .mutex = nullptr, .check = {}};
+  watch = {.looker = Scheduler::Self().number, .is_checking = false, .mutex = nullptr, .check = {}};
   look();
-  watch.is_looking = false;
   watch.check = std::move(check);
 }
 
