@@ -1,0 +1,130 @@
+#include "tests/simulation/client_program.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lgpu::simulation {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// lgpud may be away for this long, and threads of the machine may stand still now and then.
+constexpr std::chrono::seconds kPatience{8};
+
+}  // namespace
+
+void ClientProgram::Run() {
+  while (!is_finishing_) {
+    Deed();
+    const std::uint64_t pause = Below(4) == 0 ? Below(500'000) : Below(5'000);
+    std::this_thread::sleep_for(std::chrono::microseconds(pause));
+  }
+  Close();
+}
+
+void ClientProgram::Deed() {
+  if (lease_ == nullptr) return Open();
+  const std::uint64_t dice = Below(100);
+  if (dice < 50) return Grow();
+  if (dice < 85) return GiveBack(1 + Below(4));
+  if (dice < 92) return GiveBack(1000);
+  if (dice < 95) return Close();
+}
+
+void ClientProgram::Judge(const char* call, const absl::Status& status) {
+  if (status.ok()) return;
+  ++refusals_;
+  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) return;
+  options_.fail(absl::StrCat("a program's ", call, " fails: ", status.ToString()));
+}
+
+void ClientProgram::Open() {
+  Endpoint endpoint;
+  endpoint.directories = {options_.directory};
+  absl::StatusOr<std::unique_ptr<Lease>> lease = DaemonLease::Attach(endpoint, options_.lease);
+  Judge("Attach", lease.status());
+  if (!lease.ok()) return;
+  lease_ = *std::move(lease);
+  source_ = lease_->TakeSource(0);
+  lease_->StartMaintenance([this](steady_clock::time_point) -> std::optional<steady_clock::time_point> {
+    AnswerTrims();
+    return std::nullopt;
+  });
+}
+
+std::vector<ChunkId> ClientProgram::Take(std::size_t at_most, std::mt19937_64& random) {
+  std::vector<ChunkId> chunks;
+  MutexLock lock(mutex_);
+  while (!held_.empty() && chunks.size() < at_most) {
+    std::swap(held_[random() % held_.size()], held_.back());
+    chunks.push_back(held_.back());
+    held_.pop_back();
+  }
+  return chunks;
+}
+
+void ClientProgram::Grow() {
+  const Bytes unit = source_->granularity();
+  const Bytes at_least = unit * (1 + (Below(8) == 0 ? Below(options_.card / unit) : Below(4)));
+  constexpr milliseconds kTimeouts[] = {milliseconds(0), milliseconds(100), milliseconds(1500),
+                                        milliseconds(5000)};
+  const GrowRequest request{.at_least = at_least,
+                            .wanted = at_least + unit * Below(3),
+                            .timeout = kTimeouts[Below(std::size(kTimeouts))],
+                            .ahead = Below(10) == 0};
+  const auto asked_at = steady_clock::now();
+  const absl::StatusOr<std::vector<Chunk>> granted = source_->Grow(request);
+  const auto took = steady_clock::now() - asked_at;
+  if (took > request.timeout + kPatience) {
+    options_.fail(absl::StrCat("a Grow with ", request.timeout.count() / 1'000'000, " ms took ",
+                               took / milliseconds(1), " ms: ", granted.status().ToString()));
+  }
+  Judge("Grow", granted.status());
+  if (!granted.ok()) return;
+  ++grants_;
+  Bytes sum;
+  MutexLock lock(mutex_);
+  for (const Chunk& chunk : *granted) {
+    sum += chunk.bytes;
+    if (std::find(held_.begin(), held_.end(), chunk.id) != held_.end()) {
+      options_.fail(absl::StrCat("chunk ", chunk.id.value, " is granted to a program that has it"));
+    }
+    held_.push_back(chunk.id);
+  }
+  if (sum < at_least) {
+    options_.fail(absl::StrCat("a grant of ", sum.count(), " bytes for ", at_least.count()));
+  }
+}
+
+void ClientProgram::GiveBack(std::size_t at_most) {
+  const std::vector<ChunkId> chunks = Take(at_most, random_);
+  if (!chunks.empty()) Judge("Return", source_->Return(chunks));
+}
+
+// On the session's thread. A program that keeps all it has is a right one too.
+void ClientProgram::AnswerTrims() {
+  for (const TrimOrder& order : lease_->TakeTrims()) {
+    const std::vector<ChunkId> chunks = Take(trim_random_() % 3, trim_random_);
+    if (!chunks.empty()) Judge("Return", source_->Return(chunks));
+    lease_->AnswerTrim(order, false);
+  }
+}
+
+void ClientProgram::Close() {
+  if (lease_ == nullptr) return;
+  lease_->StopMaintenance();
+  {
+    MutexLock lock(mutex_);
+    held_.clear();
+  }
+  source_.reset();
+  if (Below(3) != 0) Judge("Close", lease_->Close());
+  lease_.reset();
+}
+
+}  // namespace lgpu::simulation

@@ -1,0 +1,64 @@
+#ifndef LGPU_TESTS_SIMULATION_CLIENT_PROGRAM_H_
+#define LGPU_TESTS_SIMULATION_CLIENT_PROGRAM_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "client/session/daemon_lease.h"
+#include "lgpu/bytes.h"
+
+namespace lgpu::simulation {
+
+/// A program that uses a lease by liblgpu's session, as a process of the simulated machine: it grows, gives
+/// back, answers requests for idle memory, closes and opens again.
+class ClientProgram {
+ public:
+  struct Options {
+    std::uint64_t seed = 0;
+    std::string directory;  // lgpud's
+    std::string lease;
+    Bytes card;
+    /// What cannot be right. Does not return.
+    std::function<void(const std::string& what)> fail;
+  };
+  explicit ClientProgram(const Options& options) : options_(options), random_(options.seed) {}
+
+  /// The body of the process: random deeds until Finish, then closes.
+  void Run();
+  void Finish() { is_finishing_ = true; }
+  std::uint64_t grants() const { return grants_; }
+  std::uint64_t refusals() const { return refusals_; }
+
+ private:
+  std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
+  void Deed();
+  void Open();
+  void Grow();
+  void GiveBack(std::size_t at_most);
+  void Close();
+  void AnswerTrims();
+  /// Errors that may come in a right program: no memory, and no daemon.
+  void Judge(const char* call, const absl::Status& status);
+  /// Takes up to so many chunks out of `held_`.
+  std::vector<ChunkId> Take(std::size_t at_most, std::mt19937_64& random);
+
+  const Options options_;
+  std::mt19937_64 random_;
+  bool is_finishing_ = false;
+  std::unique_ptr<Lease> lease_;
+  std::unique_ptr<RegionSource> source_;
+  std::mt19937_64 trim_random_{options_.seed + 1};  // of the session's thread
+  Mutex mutex_;
+  std::vector<ChunkId> held_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t grants_ = 0, refusals_ = 0;
+};
+
+}  // namespace lgpu::simulation
+
+#endif  // LGPU_TESTS_SIMULATION_CLIENT_PROGRAM_H_

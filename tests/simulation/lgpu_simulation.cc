@@ -1,0 +1,170 @@
+// The whole of lgpu in one process, on simulated time: every step comes from the seed, so a failure replays.
+//
+// usage: lgpu_simulation --seed N [--days D] [--steps S] [--trace]
+//        lgpu_simulation --seeds FIRST-LAST | --fresh SECONDS
+// Exit code 0: every run ended well; 1: one failed, and standard error has its seed, step and shortest
+// prefix.
+
+#include <ftw.h>
+#include <spdlog/sinks/null_sink.h>
+#include <spdlog/spdlog.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "tests/simulation/machine/machine.h"
+#include "tests/simulation/scenario.h"
+
+namespace lgpu::simulation {
+namespace {
+
+struct Arguments {
+  std::uint64_t first = 1, last = 1;
+  double days = 0;
+  double fresh_seconds = 0;  // 0: the seeds from first to last
+  std::uint64_t steps = ~std::uint64_t{0};
+  bool trace = false;
+  bool is_child = false;
+};
+
+int Usage() {
+  std::fputs(
+      "usage: lgpu_simulation --seed N [--days D] [--steps S] [--trace]\n"
+      "       lgpu_simulation --seeds FIRST-LAST [--days D]\n"
+      "       lgpu_simulation --fresh SECONDS [--days D]\n",
+      stderr);
+  return 2;
+}
+
+std::string NewFolder() {
+  std::string folder = "/tmp/lgpu_simulation.XXXXXX";
+  return ::mkdtemp(folder.data()) == nullptr ? std::string() : folder;
+}
+
+// By libc's own walk, which the machine does not see.
+void RemoveFolder(const std::string& folder) {
+  constexpr int kMostOpen = 16;
+  ::nftw(
+      folder.c_str(), +[](const char* path, const struct stat*, int, FTW*) { return std::remove(path); },
+      kMostOpen, FTW_DEPTH | FTW_PHYS);
+}
+
+int RunSeed(const Arguments& arguments, std::uint64_t seed) {
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("lgpud", std::make_shared<spdlog::sinks::null_sink_mt>()));
+  spdlog::default_logger()->set_level(spdlog::level::off);
+  const std::string folder = NewFolder();
+  if (folder.empty()) {
+    std::perror("lgpu_simulation: no folder in /tmp");
+    return EXIT_FAILURE;
+  }
+  RunMachine(
+      {.seed = seed, .most_steps = arguments.steps, .trace = arguments.trace ? stdout : nullptr},
+      [&](Scheduler& scheduler) {
+        scheduler.on_end = [&](const std::string& why) {
+          RemoveFolder(folder);
+          FailSimulation(scheduler, seed, why);
+        };
+        const auto length = std::chrono::duration_cast<std::chrono::nanoseconds>(
+            std::chrono::duration<double, std::ratio<86400>>(arguments.days));
+        auto& scenario = *new Scenario({.seed = seed, .length = length, .folder = folder}, scheduler);
+        scenario.Run();
+        const Scenario::Counts& counts = scenario.counts();
+        std::printf(
+            "seed %llu: %.1f s of the machine's time, %llu steps, trace %016llx; %llu programs, %llu "
+            "killed; lgpud killed %llu times, stopped %llu times; %llu grants, %llu refusals, %llu "
+            "checks\n",
+            static_cast<unsigned long long>(seed), std::chrono::duration<double>(scheduler.now()).count(),
+            static_cast<unsigned long long>(scheduler.steps()),
+            static_cast<unsigned long long>(scheduler.trace_hash()),
+            static_cast<unsigned long long>(counts.clients),
+            static_cast<unsigned long long>(counts.client_deaths),
+            static_cast<unsigned long long>(counts.daemon_deaths),
+            static_cast<unsigned long long>(counts.daemon_stops),
+            static_cast<unsigned long long>(counts.grants), static_cast<unsigned long long>(counts.refusals),
+            static_cast<unsigned long long>(counts.checks));
+      });
+  std::fflush(stdout);
+  RemoveFolder(folder);
+  std::_Exit(EXIT_SUCCESS);
+}
+
+// Each seed in a process of its own: a killed process of the machine leaves its memory behind.
+bool RunSeedInChild(const Arguments& arguments, std::uint64_t seed) {
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) std::_Exit(RunSeed(arguments, seed));
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFSIGNALED(status)) {
+    std::fprintf(stderr, "lgpu_simulation: seed %llu ends by signal %d\n",
+                 static_cast<unsigned long long>(seed), WTERMSIG(status));
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
+}
+
+int RunMany(const Arguments& arguments) {
+  bool is_good = true;
+  if (arguments.fresh_seconds == 0) {
+    for (std::uint64_t seed = arguments.first; seed <= arguments.last; ++seed) {
+      is_good = RunSeedInChild(arguments, seed) && is_good;
+    }
+    return is_good ? EXIT_SUCCESS : EXIT_FAILURE;
+  }
+  std::uint64_t seed = std::random_device()() % 1'000'000'000;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(arguments.fresh_seconds);
+  while (is_good && std::chrono::steady_clock::now() < end) is_good = RunSeedInChild(arguments, ++seed);
+  return is_good ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+bool Parse(int argc, char** argv, Arguments& arguments) {
+  bool has_seeds = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--trace") {
+      arguments.trace = true;
+      continue;
+    }
+    if (i + 1 == argc) return false;
+    char* rest = argv[++i];
+    if (flag == "--seed") {
+      arguments.first = arguments.last = std::strtoull(rest, &rest, 10);
+      has_seeds = true;
+    } else if (flag == "--seeds") {
+      arguments.first = std::strtoull(rest, &rest, 10);
+      if (*rest != '-') return false;
+      arguments.last = std::strtoull(rest + 1, &rest, 10);
+      has_seeds = true;
+    } else if (flag == "--fresh") {
+      arguments.fresh_seconds = std::strtod(rest, &rest);
+      has_seeds = true;
+    } else if (flag == "--days") {
+      arguments.days = std::strtod(rest, &rest);
+    } else if (flag == "--steps") {
+      arguments.steps = std::strtoull(rest, &rest, 10);
+    } else {
+      return false;
+    }
+    if (*rest != '\0') return false;
+  }
+  return has_seeds;
+}
+
+}  // namespace
+}  // namespace lgpu::simulation
+
+int main(int argc, char** argv) {
+  using namespace lgpu::simulation;  // NOLINT
+  Arguments arguments;
+  if (!Parse(argc, argv, arguments)) return Usage();
+  FixAddresses(argv);
+  const bool is_one = arguments.first == arguments.last && arguments.fresh_seconds == 0;
+  return is_one ? RunSeed(arguments, arguments.first) : RunMany(arguments);
+}

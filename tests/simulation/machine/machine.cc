@@ -1,0 +1,62 @@
+#include "tests/simulation/machine/machine.h"
+
+#include <sched.h>
+#include <sys/personality.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "tests/simulation/machine/processes.h"
+
+namespace lgpu::simulation {
+
+void RunMachine(const Scheduler::Options& options, const std::function<void(Scheduler&)>& body) {
+  auto* const scheduler = new Scheduler(options);
+  scheduler->Enter(Processes::Get().MakeFirst("machine"));
+  body(*scheduler);
+}
+
+MachineRun RunMachineInChild(Scheduler::Options options, bool is_traced,
+                             const std::function<void(Scheduler&)>& body) {
+  std::array<int, 2> ends;
+  if (::pipe(ends.data()) != 0) return {};
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::dup2(ends[1], STDERR_FILENO);
+    if (is_traced) options.trace = stdout;
+    RunMachine(options, body);
+    std::fflush(stdout);
+    ::_exit(EXIT_SUCCESS);
+  }
+  ::close(ends[1]);
+  MachineRun run;
+  std::array<char, 4096> part;
+  for (ssize_t got = 0; (got = ::read(ends[0], part.data(), part.size())) > 0;) {
+    run.output.append(part.data(), static_cast<std::size_t>(got));
+  }
+  ::close(ends[0]);
+  int status = 0;
+  if (::waitpid(child, &status, 0) == child && WIFEXITED(status)) run.exit_code = WEXITSTATUS(status);
+  return run;
+}
+
+void FixAddresses(char** argv) {
+  cpu_set_t allowed, one;
+  CPU_ZERO(&one);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+      if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &one);
+    }
+    ::sched_setaffinity(0, sizeof one, &one);
+  }
+  const int persona = ::personality(0xffffffff);
+  if (persona == -1 || (persona & ADDR_NO_RANDOMIZE) != 0) return;
+  if (::personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE) == -1) return;
+  ::execv("/proc/self/exe", argv);
+}
+
+}  // namespace lgpu::simulation

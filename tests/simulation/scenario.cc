@@ -1,0 +1,324 @@
+#include "tests/simulation/scenario.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/broker/broker.h"
+#include "lgpu/status.h"
+#include "tests/simulation/control_calls.h"
+#include "tests/simulation/machine/descriptors.h"
+#include "tests/simulation/machine/mutex_watch.h"
+
+namespace lgpu::simulation {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Bytes kUnit = 2_MiB;
+// Programs end, and memory comes back, within this much simulated time.
+constexpr seconds kEndPatience{120};
+
+daemon::Caller Root() { return {.uid = 0, .session = nullptr}; }
+
+std::chrono::steady_clock::time_point Soon() { return std::chrono::steady_clock::now() + seconds(2); }
+
+// The bytes of chunks that are open, mapped or on their way anywhere.
+Bytes ChunksOfMachine() {
+  std::map<std::uint64_t, std::uint64_t> bytes;
+  for (const RealFile* file : RealFile::All()) {
+    struct stat info = {};
+    if (!file->memfd_name.starts_with("lgpu-chunk:")) continue;
+    if (::fstat(file->real(), &info) == 0) bytes[info.st_ino] = static_cast<std::uint64_t>(info.st_size);
+  }
+  Bytes sum;
+  for (const auto& [inode, size] : bytes) sum += Bytes(size);
+  return sum;
+}
+
+}  // namespace
+
+void FailSimulation(const Scheduler& scheduler, std::uint64_t seed, const std::string& what) {
+  std::fflush(stdout);
+  std::fprintf(stderr,
+               "lgpu_simulation: seed %llu fails at step %llu, after %.6f s of the machine's time: %s\n"
+               "  shortest prefix: lgpu_simulation --seed %llu --steps %llu --trace\n%s",
+               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(scheduler.steps()),
+               std::chrono::duration<double>(scheduler.now()).count(), what.c_str(),
+               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(scheduler.steps()),
+               scheduler.DescribeThreads().c_str());
+  std::_Exit(EXIT_FAILURE);
+}
+
+Scenario::Scenario(const Options& options, Scheduler& scheduler)
+    : options_(options), scheduler_(scheduler), random_(options.seed * 2 + 1) {
+  card_ = kUnit * (16 + Below(49));
+  config_.runtime_dir = options_.folder + "/run";
+  config_.state_dir = options_.folder + "/state";
+  config_.lock_dir = options_.folder + "/locks";
+  config_.socket_group.clear();
+  config_.simulated = {{.memory = card_, .uuid = "GPU-simulation"}};
+  config_.max_drain = milliseconds(100 + Below(2000));
+}
+
+void Scenario::Fail(const std::string& what) {
+  scheduler_.on_end(what);
+  std::abort();
+}
+
+void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
+
+void Scenario::Run() {
+  StartDaemon(/*waits=*/true);
+  MakeLeases();
+  const std::uint64_t programs = 2 + Below(7);
+  for (std::uint64_t i = 0; i < programs; ++i) SpawnClient();
+  const auto length =
+      options_.length.count() != 0 ? options_.length : std::chrono::nanoseconds(seconds(2 + Below(8)));
+  const Time end = scheduler_.now() + length;
+  const std::uint64_t calm = 1 + Below(5);
+  while (scheduler_.now() < end) {
+    Sleep(std::chrono::microseconds(Below(200'000 * calm)));
+    Strike();
+    DropDead();
+    while (clients_.size() < programs) SpawnClient();
+  }
+  End();
+}
+
+void Scenario::StartDaemon(bool waits) {
+  StopWatchingMutex();
+  if (daemon_ != nullptr) past_daemons_.push_back(std::move(daemon_));
+  daemon_ = std::make_unique<DaemonProgram>(config_);
+  had_faults_ = false;
+  daemon_process_ = &Processes::Get().Start("lgpud", 0, [program = daemon_.get()] { program->Run(); });
+  if (waits) AwaitDaemon();
+}
+
+void Scenario::AwaitDaemon() {
+  const Time deadline = scheduler_.now() + seconds(30);
+  while (!daemon_->serves()) {
+    if (!daemon_process_->is_alive) {
+      if (!daemon_->status().ok() && !had_faults_) {
+        Fail(absl::StrCat("lgpud does not start: ", daemon_->status().ToString()));
+      }
+      StartDaemon(/*waits=*/false);
+    }
+    if (scheduler_.now() > deadline) Fail("lgpud does not serve 30 s after its start");
+    Sleep(milliseconds(5));
+  }
+  if (const Broker* const broker = ServingBroker()) {
+    WatchMutex([&] { (void)broker->CheckInvariants(); }, [this] { Check(); });
+  }
+}
+
+// Every change of the ledger ends with its mutex being given up.
+void Scenario::Check() {
+  const Broker* const broker = ServingBroker();
+  if (broker == nullptr) return;
+  ++counts_.checks;
+  if (const absl::Status status = broker->CheckInvariants(); !status.ok()) {
+    Fail(absl::StrCat("the ledger: ", status.ToString()));
+  }
+  const Broker::CardInfo card = broker->Cards().front();
+  const Bytes truth = ChunksOfMachine();
+  if (truth > card.view.held) {
+    Fail(absl::StrCat("the machine has chunks of ", truth.count(), " bytes, the ledger ",
+                      card.view.held.count()));
+  }
+  if (truth > card.view.total) Fail(absl::StrCat("chunks of ", truth.count(), " bytes are beyond the card"));
+}
+
+void Scenario::MakeLeases() {
+  const std::uint64_t count = 1 + Below(3);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    v1::CreateLeaseRequest request;
+    request.set_name(absl::StrCat("lease", i));
+    request.set_lasting(true);
+    v1::LogicalDeviceSpec& device = *request.add_devices();
+    const bool is_preallocated = OneIn(4);
+    const Bytes limit = is_preallocated ? kUnit * (1 + Below(4)) : kUnit * (4 + Below(card_ / kUnit - 4));
+    device.set_memory_limit_bytes(limit.count());
+    device.set_mode(is_preallocated ? v1::LogicalDeviceSpec::MODE_PREALLOCATE
+                                    : v1::LogicalDeviceSpec::MODE_GROWTH);
+    if (!is_preallocated && OneIn(2)) device.set_guarantee_bytes((kUnit * (1 + Below(4))).count());
+    const absl::Status made = CallControl(
+        [&](daemon::LeaseTable& table) { return table.Create(Root(), request, Soon()).status(); });
+    if (!made.ok()) Fail(absl::StrCat("a lease cannot be made: ", made.ToString()));
+    leases_.push_back(request.name());
+  }
+}
+
+void Scenario::SpawnClient() {
+  Client& client = clients_.emplace_back();
+  client.program = std::make_unique<ClientProgram>(
+      ClientProgram::Options{.seed = random_(),
+                             .directory = config_.runtime_dir,
+                             .lease = leases_[Below(leases_.size())],
+                             .card = card_,
+                             .fail = [this](const std::string& what) { Fail(what); }});
+  client.process =
+      &Processes::Get().Start("program", 0, [program = client.program.get()] { program->Run(); });
+  ++counts_.clients;
+}
+
+void Scenario::DropDead() {
+  for (auto client = clients_.begin(); client != clients_.end();) {
+    if (client->process->is_alive) {
+      ++client;
+      continue;
+    }
+    counts_.grants += client->program->grants();
+    counts_.refusals += client->program->refusals();
+    past_clients_.push_back(std::move(*client));
+    client = clients_.erase(client);
+  }
+}
+
+void Scenario::Strike() {
+  const std::uint64_t dice = Below(10);
+  if (dice < 3) {
+    StrikeDaemon();
+  } else if (dice < 8) {
+    StrikeClient();
+  } else {
+    Resize();
+  }
+  if (!daemon_->serves() && !OneIn(5)) AwaitDaemon();
+}
+
+void Scenario::StrikeDaemon() {
+  if (!daemon_process_->is_alive) {
+    // Also this one may die soon, or be cut in its recovery.
+    StartDaemon(/*waits=*/false);
+    if (OneIn(2)) daemon_process_->dies_at_step = Below(3000);
+    return;
+  }
+  switch (Below(4)) {
+    case 0:
+      Processes::Get().Kill(*daemon_process_);
+      break;
+    case 1:  // in one of its own next steps
+      daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(4000);
+      break;
+    case 2:
+      ++counts_.daemon_stops;
+      daemon_->SendStop();
+      break;
+    default:
+      had_faults_ = true;
+      daemon_process_->file_faults = {.one_in = 1 + Below(4), .error = OneIn(2) ? ENOSPC : EIO};
+      Sleep(milliseconds(Below(500)));
+      daemon_process_->file_faults = {};
+      return;
+  }
+  ++counts_.daemon_deaths;
+}
+
+void Scenario::StrikeClient() {
+  if (clients_.empty()) return;
+  Client& client = clients_[Below(clients_.size())];
+  MachineProcess& process = *client.process;
+  if (!process.is_alive) return;
+  switch (Below(4)) {
+    case 0:
+      process.dies_at_step = process.steps + 1 + Below(2000);
+      break;
+    case 1:
+      Processes::Get().Stop(process);
+      Sleep(milliseconds(Below(3000)));
+      Processes::Get().Continue(process);
+      return;
+    case 2:
+      client.program->Finish();
+      return;
+    default:
+      Processes::Get().Kill(process);
+      break;
+  }
+  ++counts_.client_deaths;
+}
+
+void Scenario::Resize() {
+  v1::ResizeLeaseRequest request;
+  request.set_lease(leases_[Below(leases_.size())]);
+  v1::ResizeLeaseRequest::Device& device = *request.add_devices();
+  device.set_memory_limit_bytes((kUnit * (1 + Below(card_ / kUnit))).count());
+  const absl::Status resized =
+      CallControl([&](daemon::LeaseTable& table) { return table.Resize(Root(), request, Soon()).status(); });
+  if (!resized.ok() && !absl::IsUnavailable(resized) && !absl::IsResourceExhausted(resized) &&
+      !absl::IsInvalidArgument(resized)) {
+    Fail(absl::StrCat("a lease cannot be resized: ", resized.ToString()));
+  }
+}
+
+void Scenario::End() {
+  scheduler_.Note("the end begins");
+  for (Client& client : clients_) {
+    Processes::Get().Continue(*client.process);
+    client.program->Finish();
+  }
+  daemon_process_->dies_at_step = ~std::uint64_t{0};
+  if (!daemon_process_->is_alive) StartDaemon(/*waits=*/false);
+  AwaitDaemon();
+  const Time deadline = scheduler_.now() + kEndPatience;
+  for (DropDead(); !clients_.empty(); DropDead()) {
+    if (scheduler_.now() > deadline) Fail(absl::StrCat(clients_.size(), " programs do not end"));
+    Sleep(milliseconds(50));
+  }
+  RemoveLeases();
+  AwaitMemoryBack();
+  GrantWholeCard();
+  AwaitMemoryBack();
+}
+
+void Scenario::RemoveLeases() {
+  for (const std::string& lease : leases_) {
+    const absl::Status removed =
+        CallControl([&](daemon::LeaseTable& table) { return table.Remove(Root(), lease, Soon()); });
+    if (!removed.ok()) Fail(absl::StrCat("a lease cannot be removed: ", removed.ToString()));
+  }
+  leases_.clear();
+}
+
+void Scenario::AwaitMemoryBack() {
+  const Time deadline = scheduler_.now() + kEndPatience;
+  while (true) {
+    const Broker* const broker = ServingBroker();
+    if (broker == nullptr) Fail("lgpud is gone");
+    const Broker::CardInfo card = broker->Cards().front();
+    const Bytes truth = ChunksOfMachine();
+    if (card.view.held.is_zero() && card.view.promised.is_zero() && truth.is_zero()) return;
+    if (scheduler_.now() > deadline) {
+      Fail(absl::StrCat("all programs have ended, and ", card.view.held.count(), " bytes are held, ",
+                        card.view.promised.count(), " promised; the machine has ", truth.count()));
+    }
+    Sleep(milliseconds(50));
+  }
+}
+
+// A lease with a guarantee of all of it proves that the card is free.
+void Scenario::GrantWholeCard() {
+  v1::CreateLeaseRequest request;
+  request.set_name("all");
+  request.set_lasting(true);
+  v1::LogicalDeviceSpec& device = *request.add_devices();
+  device.set_memory_limit_bytes(card_.count());
+  device.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+  const absl::Status made =
+      CallControl([&](daemon::LeaseTable& table) { return table.Create(Root(), request, Soon()).status(); });
+  if (!made.ok()) Fail(absl::StrCat("the card is not free at the end: ", made.ToString()));
+  leases_ = {"all"};
+  RemoveLeases();
+}
+
+}  // namespace lgpu::simulation

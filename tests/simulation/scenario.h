@@ -1,0 +1,85 @@
+#ifndef LGPU_TESTS_SIMULATION_SCENARIO_H_
+#define LGPU_TESTS_SIMULATION_SCENARIO_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "daemon/server/config.h"
+#include "tests/simulation/client_program.h"
+#include "tests/simulation/daemon_program.h"
+#include "tests/simulation/machine/processes.h"
+#include "tests/simulation/machine/scheduler.h"
+
+namespace lgpu::simulation {
+
+/// A Scenario is a simulated machine with one card, an lgpud that is killed and started again, leases of some
+/// users, and programs that use them and die. The seed decides about all of it. It is never destroyed: what a
+/// killed process had stays as it was.
+class Scenario {
+ public:
+  struct Options {
+    std::uint64_t seed = 1;
+    std::chrono::nanoseconds length{};  // of simulated time; zero: the seed chooses
+    std::string folder;                 // for lgpud's files; empty at the start
+  };
+  struct Counts {
+    std::uint64_t daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0, grants = 0,
+                  refusals = 0, checks = 0;
+  };
+  Scenario(const Options& options, Scheduler& scheduler);
+
+  /// Everything from the first start of lgpud until all memory is back. A failure ends the program.
+  void Run();
+  const Counts& counts() const { return counts_; }
+
+ private:
+  struct Client {
+    std::unique_ptr<ClientProgram> program;
+    MachineProcess* process = nullptr;
+  };
+  std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
+  bool OneIn(std::uint64_t n) { return Below(n) == 0; }
+  [[noreturn]] void Fail(const std::string& what);
+  void Sleep(std::chrono::nanoseconds time);
+  /// Starts an lgpud and, with `waits`, waits until it serves.
+  void StartDaemon(bool waits);
+  void AwaitDaemon();
+  void MakeLeases();
+  void SpawnClient();
+  void DropDead();
+  /// One random thing that happens to lgpud or to a program.
+  void Strike();
+  void StrikeDaemon();
+  void StrikeClient();
+  void Resize();
+  void End();
+  void AwaitMemoryBack();
+  void RemoveLeases();
+  void GrantWholeCard();
+  /// After every change of the ledger.
+  void Check();
+
+  const Options options_;
+  Scheduler& scheduler_;
+  std::mt19937_64 random_;
+  daemon::Config config_;
+  Bytes card_;
+  std::vector<std::string> leases_;
+  std::unique_ptr<DaemonProgram> daemon_;
+  MachineProcess* daemon_process_ = nullptr;
+  bool had_faults_ = false;  // the present lgpud
+  std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;
+  std::vector<Client> clients_, past_clients_;
+  Counts counts_;
+};
+
+/// Says what went wrong, with the seed and the step, and ends the program.
+[[noreturn]] void FailSimulation(const Scheduler& scheduler, std::uint64_t seed, const std::string& what);
+
+}  // namespace lgpu::simulation
+
+#endif  // LGPU_TESTS_SIMULATION_SCENARIO_H_
