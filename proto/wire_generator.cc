@@ -36,7 +36,8 @@ std::string Stem(const FileDescriptor& file) { return std::filesystem::path(file
 
 std::string Guard(std::string path) {
   for (char& c : path) {
-    c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::toupper(c)) : '_';
+    const auto byte = static_cast<unsigned char>(c);
+    c = std::isalnum(byte) ? static_cast<char>(std::toupper(byte)) : '_';
   }
   return "LGPU_" + path + "_";
 }
@@ -45,7 +46,8 @@ std::string Guard(std::string path) {
 std::string Scoped(const std::string& full_name, const FileDescriptor& file,
                    std::string_view separator = "::") {
   std::string name;
-  for (const char c : full_name.substr(file.package().size() + 1)) c == '.' ? name += separator : name += c;
+  const std::string inside = full_name.substr(file.package().size() + 1);
+  for (const char c : inside) c == '.' ? name += separator : name += c;
   return name;
 }
 
@@ -99,9 +101,8 @@ std::string ValueType(const FieldDescriptor& field) {
 std::string MemberType(const FieldDescriptor& field) {
   const std::string value = ValueType(field);
   if (field.is_repeated()) {
-    if (field.is_packable() && !field.is_packed()) {
-      Fail(field.full_name() + ": a list of numbers has to be packed");
-    }
+    const bool is_unpacked = field.is_packable() && !field.is_packed();
+    if (is_unpacked) Fail(field.full_name() + ": a list of numbers has to be packed");
     return "std::vector<" + value + ">";
   }
   if (!field.has_presence()) return value;
@@ -158,9 +159,8 @@ class UsedMessages {
   }
   void Place(const Descriptor& message) {
     const bool is_ready = std::find(open_.begin(), open_.end(), &message) == open_.end();
-    if (is_ready && std::find(placed_.begin(), placed_.end(), &message) == placed_.end()) {
-      placed_.push_back(&message);
-    }
+    const bool is_new = std::find(placed_.begin(), placed_.end(), &message) == placed_.end();
+    if (is_ready && is_new) placed_.push_back(&message);
   }
   void AddEnum(const EnumDescriptor& type) {
     if (!enums_.insert(&type).second) return;

@@ -15,7 +15,7 @@
 #include "lgpu/bytes.h"
 #include "lgpu/region_source.h"
 #include "proto/wire/pages.h"
-#include "proto/wire/snapshot_messages.h"
+#include "proto/wire/session_messages.h"
 
 namespace lgpu {
 

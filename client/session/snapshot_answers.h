@@ -12,7 +12,7 @@
 #include "allocator/pool/pool_blocks.h"
 #include "client/session/device_pool.h"
 #include "client/session/snapshot_pages.h"
-#include "proto/wire/snapshot_messages.h"
+#include "proto/wire/session_messages.h"
 
 namespace lgpu {
 

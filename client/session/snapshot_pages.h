@@ -6,7 +6,7 @@
 
 #include "allocator/pool/block_map.h"
 #include "allocator/pool/pool_blocks.h"
-#include "proto/wire/snapshot_messages.h"
+#include "proto/wire/session_messages.h"
 
 namespace lgpu {
 
