@@ -3,17 +3,18 @@
 
 #include "lgpu/refusal.h"
 #include "lgpu/v1/refusal.pb.h"
-#include "proto/generated_messages.h"
 #include "proto/refusal_codec.h"
 
 namespace lgpu {
 
 /// A refusal as a generated message, for daemon and command.
 inline v1::Refusal RefusalToProto(const Refusal& refusal) {
-  return ToGenerated<v1::Refusal>(RefusalToWire(refusal));
+  v1::Refusal message;
+  message.ParseFromString(wire::Encode(RefusalToWire(refusal)));
+  return message;
 }
 inline Refusal RefusalFromProto(const v1::Refusal& message) {
-  return RefusalFromWire(ToStruct<wire::Refusal>(message));
+  return RefusalFromWire(wire::Decode<wire::Refusal>(message.SerializeAsString()).value_or(wire::Refusal{}));
 }
 
 }  // namespace lgpu

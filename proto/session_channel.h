@@ -4,24 +4,23 @@
 #include <string>
 #include <string_view>
 
+#include "lgpu/v1/session.pb.h"
 #include "proto/framed_channel.h"
-#include "proto/wire/session_messages.h"
 
 namespace lgpu {
 
-/// wire::Frame by lgpu's own codec.
-struct WireFrameCodec {
-  using Frame = wire::Frame;
-  static void Encode(const Frame& frame, std::string& out) { wire::Encode(frame, out); }
+/// v1::Frame by protobuf's generated code.
+struct GeneratedFrameCodec {
+  using Frame = v1::Frame;
+  static void Encode(const Frame& frame, std::string& out) { frame.SerializeToString(&out); }
   static bool Decode(std::string_view bytes, Frame& frame) {
-    frame = {};
-    return wire::Decoder(bytes).Read(frame);
+    return frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   }
-  static void Clear(Frame& frame) { frame = {}; }
+  static void Clear(Frame& frame) { frame.Clear(); }
 };
 
-/// One end of a session, of lgpud or of a program.
-using SessionChannel = FramedChannel<WireFrameCodec>;
+/// The daemon's end of a session.
+using SessionChannel = FramedChannel<GeneratedFrameCodec>;
 using ReceivedFrame = SessionChannel::Received;
 
 }  // namespace lgpu
