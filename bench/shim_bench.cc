@@ -39,6 +39,7 @@ constexpr char kInside[] = "--inside";
 constexpr char kDaemonPid[] = "LGPU_BENCH_DAEMON";
 constexpr char kLibrariesBefore[] = "LGPU_BENCH_LD_LIBRARY_PATH";  // what was set outside
 constexpr char kEcho[] = "echo";
+constexpr std::size_t kSmall = std::size_t{4} << 10;  // shares a block of 2 MiB with others
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kLarge = 128 * kMiB;  // more than any allowance
 constexpr std::size_t kAtOnce = 24;         // fewer than the limit holds
@@ -90,8 +91,11 @@ void AllocFree(benchmark::State& state, Driver& driver, std::size_t bytes) {
     driver.free(address);
   }
 }
-void BM_AllocFree_Bare(benchmark::State& state) { AllocFree(state, Bare(), kMiB); }
-void BM_AllocFree_Shim_InAllowance(benchmark::State& state) { AllocFree(state, Shim(), kMiB); }
+void AllocFreeOfArgument(benchmark::State& state, Driver& driver) {
+  AllocFree(state, driver, static_cast<std::size_t>(state.range(0)));
+}
+void BM_AllocFree_Bare(benchmark::State& state) { AllocFreeOfArgument(state, Bare()); }
+void BM_AllocFree_Shim_InAllowance(benchmark::State& state) { AllocFreeOfArgument(state, Shim()); }
 
 /// As long as it lives, this thread runs on the first CPU and the daemon, where there is one, on the first or
 /// on the second.
@@ -233,8 +237,8 @@ void BM_Used_ShimLookedUp(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(call(nullptr));
 }
 
-BENCHMARK(BM_AllocFree_Bare);
-BENCHMARK(BM_AllocFree_Shim_InAllowance);
+BENCHMARK(BM_AllocFree_Bare)->ArgName("bytes")->Arg(kSmall)->Arg(kMiB);
+BENCHMARK(BM_AllocFree_Shim_InAllowance)->ArgName("bytes")->Arg(kSmall)->Arg(kMiB);
 BENCHMARK(BM_Alloc_BareLarge)->ArgName("cores")->Arg(1)->Arg(2)->UseManualTime();
 BENCHMARK(BM_Alloc_Shim_ByDaemon)->ArgName("cores")->Arg(1)->Arg(2)->UseManualTime();
 BENCHMARK(BM_AllocFree_BareLarge)->ArgName("cores")->Arg(1)->Arg(2)->UseRealTime();

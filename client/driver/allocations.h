@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/driver/charges.h"
+#include "client/driver/light_locks.h"
 
 namespace lgpu::shim {
 
@@ -56,7 +57,7 @@ class Allocations {
 
  private:
   struct alignas(64) Shard {
-    std::mutex mutex;
+    LightMutex mutex;
     std::unordered_map<std::uint64_t, Allocation> known;
   };
   static constexpr std::size_t kShards = 16;

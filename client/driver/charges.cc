@@ -78,7 +78,7 @@ void Charges::SmallBlocks::Leave(const Charge& charge) {
   }
 }
 
-bool Charges::Cover(SmallBlocks& small, std::unique_lock<std::mutex>& lock, int card, std::uint64_t more,
+bool Charges::Cover(SmallBlocks& small, std::unique_lock<LightMutex>& lock, int card, std::uint64_t more,
                     const char* call) {
   while (small.Needed(more) > small.charged) {
     // The lock is free while the daemon is asked: other threads may free meanwhile.

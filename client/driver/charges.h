@@ -10,6 +10,7 @@
 
 #include "client/driver/cuda_abi.h"
 #include "client/driver/lease_session.h"
+#include "client/driver/light_locks.h"
 
 namespace lgpu::shim {
 
@@ -59,7 +60,7 @@ class Charges {
  private:
   /// The small requests of a card.
   struct SmallBlocks {
-    std::mutex mutex;
+    LightMutex mutex;
     std::uint64_t used = 0;                                // of all
     std::uint64_t placed = 0;                              // of those whose address is known
     std::uint64_t occupied = 0;                            // blocks that those lie in
@@ -79,7 +80,7 @@ class Charges {
     unsigned* last_requests_ = nullptr;
   };
   /// Charges blocks until they are as many as are needed. False: refused.
-  bool Cover(SmallBlocks& small, std::unique_lock<std::mutex>& lock, int card, std::uint64_t more,
+  bool Cover(SmallBlocks& small, std::unique_lock<LightMutex>& lock, int card, std::uint64_t more,
              const char* call);
   bool TakeSmall(int card, std::uint64_t bytes, const char* call);
   void GiveBackSmall(const Charge& charge);

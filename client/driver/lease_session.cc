@@ -122,21 +122,18 @@ void LeaseSession::TellForeignCard(std::string_view entry) {
 }
 
 void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
-  // Added to both: threads that stored their sums could store them in another order.
-  totals_[static_cast<std::size_t>(card)][KindIndex(kind)].fetch_add(bytes, std::memory_order_relaxed);
   Words(card).by_kind[KindIndex(kind)].fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void LeaseSession::CountExported(int card, std::uint64_t bytes) {
   if (card == kNoCard || !is_attached_.load(std::memory_order_acquire)) return;
-  const std::shared_lock gate(totals_gate_);
-  exported_[static_cast<std::size_t>(card)].fetch_add(bytes, std::memory_order_relaxed);
+  const std::shared_lock gate(charges_gate_);
   Words(card).exported.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void LeaseSession::CountImports(std::uint64_t pieces) {
   (void)Join();
-  const std::shared_lock gate(totals_gate_);
+  const std::shared_lock gate(charges_gate_);
   // Counted also where there is no session: the first one is told.
   imports_.fetch_add(pieces, std::memory_order_relaxed);
   if (is_attached_.load(std::memory_order_acquire)) {
@@ -145,7 +142,7 @@ void LeaseSession::CountImports(std::uint64_t pieces) {
 }
 
 bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {
-  const std::shared_lock gate(totals_gate_);
+  const std::shared_lock gate(charges_gate_);
   std::atomic<std::uint64_t>& free = Words(card).free;
   std::uint64_t now = free.load(std::memory_order_relaxed);
   do {
@@ -328,7 +325,7 @@ void LeaseSession::Uncharge(int card, std::uint64_t bytes, ChargeKind kind) {
   if (card == kNoCard || bytes == 0) return;
   std::uint64_t excess = 0, generation = 0;
   {
-    const std::shared_lock gate(totals_gate_);
+    const std::shared_lock gate(charges_gate_);
     generation = generation_.load();
     Count(card, kind, std::uint64_t{0} - bytes);
     CardCharges& words = Words(card);

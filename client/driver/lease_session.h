@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/driver/light_locks.h"
 #include "client/driver/steady_condition.h"
 #include "client/driver/tick_page.h"
 #include "proto/wire/channel.h"
@@ -140,7 +141,14 @@ class LeaseSession {
   enum class Joining { kDone, kAgain, kNever };
   Joining Connect(Clock::time_point deadline);
   Joining Attach(wire::Channel& channel, Clock::time_point deadline);
-  Joining Attest(wire::Channel& channel, Clock::time_point deadline);
+  /// The charges of one card as the page has them, which this process alone writes.
+  struct Totals {
+    std::array<std::uint64_t, kKinds> by_kind{};
+    std::uint64_t exported = 0;
+  };
+  std::vector<Totals> ReadTotals() const;
+  /// Writes the charges into a page that has none, and tells the daemon.
+  Joining Attest(wire::Channel& channel, const std::vector<Totals>& totals, Clock::time_point deadline);
   /// Whether a daemon that refused with this code may have another answer later.
   static bool MayBeAskedAgain(int code);
   /// Sends a frame and reads the answer of a connection that no other thread has.
@@ -191,10 +199,8 @@ class LeaseSession {
   SharedPage<const StatsPage> stats_;
   SharedPage<ClientPage> page_;
   TickPage tick_page_;
-  // Held shared while a word of the page and the totals change; alone while they are attested.
-  mutable std::shared_mutex totals_gate_;
-  std::array<std::array<std::atomic<std::uint64_t>, kKinds>, kMaxCards> totals_{};
-  std::array<std::atomic<std::uint64_t>, kMaxCards> exported_{};
+  // Held shared while charges in the page change; alone while they go to the page of a new daemon.
+  mutable LightGate charges_gate_;
   std::atomic<std::uint64_t> imports_{0};
   std::atomic<std::uint64_t> generation_{0};  // of the connection
   std::atomic<int> socket_{-1};

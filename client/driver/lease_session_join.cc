@@ -122,15 +122,17 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   if (beside.fds.size() != 2) return Joining::kAgain;  // no descriptors are left in this process now
   const bool sees_tick = options_.watch_tick != nullptr && tick_page_.Map(beside.fds[0].get());
   if (resumes) {
-    // Nothing may change the words of the old page, or the totals, until the daemon knows them. A daemon that
-    // does not answer in time is asked again when other threads have had their turn.
+    // Nothing may change the words of the old page until the daemon knows them. A daemon that does not answer
+    // in time is asked again when other threads have had their turn; the new page has the totals by then.
     deadline = std::min(deadline, Clock::now() + kAttestPatience);
-    const std::unique_lock gate(totals_gate_);
+    const std::unique_lock gate(charges_gate_);
+    const std::vector<Totals> totals = ReadTotals();
     if (!SharedPages::ReplaceStatsPage(MapWithLibc, stats_, std::move(beside.fds[0])).ok() ||
         !SharedPages::ReplaceClientPage(MapWithLibc, page_, std::move(beside.fds[1])).ok()) {
       return Joining::kAgain;
     }
-    if (const Joining attested = Attest(channel, deadline); attested != Joining::kDone) return attested;
+    const Joining attested = Attest(channel, totals, deadline);
+    if (attested != Joining::kDone) return attested;
     generation_.fetch_add(1);
   } else {
     PlainResult<SharedPage<const StatsPage>> stats =
@@ -156,7 +158,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   socket_inode_.store(about.st_ino);
   socket_.store(channel_.fd());
   if (!resumes) {
-    const std::unique_lock gate(totals_gate_);
+    const std::unique_lock gate(charges_gate_);
     page_->imports.store(imports_.load());
     if (sees_tick) page_->last_use.store(tick_page_.tick()->load());
     if (options_.makes_no_use) page_->last_use.store(ClientPage::kNoUse);
@@ -185,14 +187,26 @@ LeaseSession::Joining LeaseSession::Attach(wire::Channel& channel, Clock::time_p
   return cards_.size() <= static_cast<std::size_t>(kMaxCards) ? Joining::kDone : Joining::kNever;
 }
 
-LeaseSession::Joining LeaseSession::Attest(wire::Channel& channel, Clock::time_point deadline) {
+std::vector<LeaseSession::Totals> LeaseSession::ReadTotals() const {
+  std::vector<Totals> totals(cards_.size());
+  for (std::size_t card = 0; card < totals.size(); ++card) {
+    const CardCharges& words = page_->charges.cards[card];
+    totals[card].exported = words.exported.load();
+    for (std::size_t kind = 0; kind < kKinds; ++kind) totals[card].by_kind[kind] = words.by_kind[kind].load();
+  }
+  return totals;
+}
+
+LeaseSession::Joining LeaseSession::Attest(wire::Channel& channel, const std::vector<Totals>& totals,
+                                           Clock::time_point deadline) {
   wire::ChargeAttest charges;
   page_->imports.store(imports_.load());
-  for (std::size_t card = 0; card < cards_.size(); ++card) {
-    page_->charges.cards[card].exported.store(exported_[card].load());
+  for (std::size_t card = 0; card < totals.size(); ++card) {
+    CardCharges& words = page_->charges.cards[card];
+    words.exported.store(totals[card].exported);
     for (std::size_t kind = 0; kind < kKinds; ++kind) {
-      const std::uint64_t bytes = totals_[card][kind].load();
-      page_->charges.cards[card].by_kind[kind].store(bytes);
+      const std::uint64_t bytes = totals[card].by_kind[kind];
+      words.by_kind[kind].store(bytes);
       if (bytes == 0) continue;
       charges.totals.push_back(
           {.card_uuid = cards_[card].uuid, .kind = static_cast<ChargeKind>(kind + 1), .bytes = bytes});
