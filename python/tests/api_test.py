@@ -84,7 +84,7 @@ class ApiTest(unittest.TestCase):
             (ValueError, "uint8", lambda: self.ctx.constant(np.ones(2, np.uint8))),
             (ValueError, "foreign byte order", lambda: self.ctx.constant(np.ones(2, ">f4"))),
             (ValueError, "", lambda: self.ctx.constant([[1, 2], [3]])),
-            (ValueError, "none of lgpu's", lambda: self.ctx.constant(["a"])),
+            (ValueError, "not an element type of lgpu", lambda: self.ctx.constant(["a"])),
             (TypeError, "is not an element type", lambda: self.ctx.constant([1], dtype="flaot")),
             (ValueError, "is a copy", lambda: np.asarray(self.ctx.constant([1]), copy=False)),
             (ValueError, "Matrix size-incompatible|incompatible", lambda: self.ctx.constant([[1.0]]) @ self.ctx.constant([[1.0]] * 2)),

@@ -204,7 +204,7 @@ class DlpackTest(unittest.TestCase):
             (ValueError, "strided", np.ones((4, 4), np.float32)[:, ::2]),
             (ValueError, "strided", np.ones((2, 3), np.float32).T),
             (ValueError, "code 1, 8 bits", np.ones(2, np.uint8)),
-            (ValueError, "none of lgpu's", np.ones(2, np.complex64)),
+            (ValueError, "not an element type of lgpu", np.ones(2, np.complex64)),
             (BufferError, r"device \(2, 0\)", Producer(np.ones(2, np.float32), device=(2, 0))),
             (TypeError, "no __dlpack__", [1.0]),
         ]
