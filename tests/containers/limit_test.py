@@ -244,6 +244,15 @@ def a_second_lease_is_refused(world):
 
 
 @case
+def a_socket_in_place_of_the_leases_is_refused(world):
+    (world.folder / "other").mkdir()
+    (world.folder / "other/session.sock").touch()
+    for mount in ("other/session.sock:/run/lgpu/session.sock", "other/session.sock:/var/run/lgpu/session.sock"):
+        text = world.refused("-v", f"{world.folder}/{mount}")
+        expect("something else mounted at /run/lgpu" in text, text)
+
+
+@case
 def a_program_is_known_by_its_pid_on_the_machine(world):
     with world.holding():
         row = world.lgpu("ps", "--query", "pid,uid,lease", "--format", "csv,noheader").stdout.strip().split(",")
