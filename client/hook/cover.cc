@@ -105,7 +105,7 @@ void CheckLease(const Container& container, const Lease& lease) {
     is_other = is_other || mount.starts_with(std::string(kLeaseFolder) + "/");
   }
   if (is_other) {
-    Refuse("the container has something else mounted at " + std::string(kLeaseFolder) +
+    Refuse("the container has another lease, or a volume, mounted at " + std::string(kLeaseFolder) +
            ", where the folder of lease " + lease.id + " has to be");
   }
 }

@@ -193,11 +193,11 @@ def a_lease_whose_folder_has_no_socket_is_refused(image):
 def another_folder_in_place_of_the_leases_is_refused(image):
     image.library(image.libraries / "libcuda.so.580.1")
     image.mounts = ["/run/lgpu", "/run/lgpu/session.sock"]
-    expect("something else mounted at /run/lgpu" in image.refused(), "a mount in the folder")
+    expect("another lease, or a volume, mounted at /run/lgpu" in image.refused(), "a mount in the folder")
     image.mounts, image.lease = ["/run/lgpu"], image.folder / "lease"
     image.lease.mkdir()
     (image.lease / "session.sock").touch()
-    expect("something else mounted at /run/lgpu" in image.refused(), "another folder")
+    expect("another lease, or a volume, mounted at /run/lgpu" in image.refused(), "another folder")
 
 
 @case
