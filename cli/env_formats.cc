@@ -71,7 +71,7 @@ std::string FormatCdi(const v1::Lease& lease, const CdiPlaces& places) {
     // With an environment of its own: the image's would be the hook's otherwise.
     const json hook = {{"hookName", "createContainer"},
                        {"path", places.hook},
-                       {"args", {"lgpu-hook", "cover", lease.id(), cards}},
+                       {"args", {"lgpu-hook", "cover", lease.id(), cards, places.directory}},
                        {"env", {"PATH=/usr/bin:/bin"}},
                        {"timeout", kHookSeconds}};
     own["hooks"] = json::array({hook});

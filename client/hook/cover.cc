@@ -88,20 +88,35 @@ void CheckGlibc(const Container& container, const std::vector<std::string>& fold
   }
 }
 
-void CheckLease(const Container& container, const std::string& lease) {
-  for (const std::string& name : container.root.List(kLeaseFolder)) {
-    if (name == "session.sock") return;
+/// The folder of the lease has to be the one that programs find: with another socket there a container could
+/// be its own lgpud.
+void CheckLease(const Container& container, const Lease& lease) {
+  const std::string socket = std::string(kLeaseFolder) + "/session.sock";
+  struct stat inside = {};
+  struct stat outside = {};
+  if (!container.root.Look(socket, &inside)) {
+    Refuse("lease " + lease.id + " is gone: its folder, which is mounted at " + kLeaseFolder +
+           ", has no socket");
   }
-  Refuse("lease " + lease + " is gone: its folder, which is mounted at " + kLeaseFolder + ", has no socket");
+  // A user namespace may keep the hook from the lease's folder on the machine.
+  bool is_other = ::stat((lease.directory + "/session.sock").c_str(), &outside) == 0 &&
+                  (inside.st_dev != outside.st_dev || inside.st_ino != outside.st_ino);
+  for (const std::string& mount : container.mounts) {
+    is_other = is_other || mount.starts_with(std::string(kLeaseFolder) + "/");
+  }
+  if (is_other) {
+    Refuse("the container has another lease, or a volume, mounted at " + std::string(kLeaseFolder) +
+           ", where the folder of lease " + lease.id + " has to be");
+  }
 }
 
 class Covering {
  public:
-  Covering(const Container& container, const std::string& lease, const std::string& cards)
+  Covering(const Container& container, const Lease& lease)
       : container_(container),
-        lease_(lease),
-        variables_("LGPU_SHIM=on\nLGPU_LEASE=" + lease + "\nLGPU_ENDPOINT=" + kLeaseFolder + "\n" +
-                   (cards.empty() ? "" : "CUDA_VISIBLE_DEVICES=" + cards + "\n")) {}
+        lease_(lease.id),
+        variables_("LGPU_SHIM=on\nLGPU_LEASE=" + lease.id + "\nLGPU_ENDPOINT=" + kLeaseFolder + "\n" +
+                   (lease.cards.empty() ? "" : "CUDA_VISIBLE_DEVICES=" + lease.cards + "\n")) {}
 
   /// How many files of the library were covered.
   std::size_t CoverAll(const Installed& installed, const std::vector<std::string>& paths) {
@@ -194,16 +209,15 @@ std::vector<Installed> ReadInstalled() {
   return installed;
 }
 
-void Cover(const Container& container, const std::vector<Installed>& libraries, const std::string& lease,
-           const std::string& cards) {
+void Cover(const Container& container, const std::vector<Installed>& libraries, const Lease& lease) {
   CheckLease(container, lease);
   const std::vector<std::string> folders = LibraryFolders(container);
-  Covering covering(container, lease, cards);
+  Covering covering(container, lease);
   for (const Installed& installed : libraries) {
     const std::size_t covered =
         covering.CoverAll(installed, FilesNamed(container, folders, installed.library));
     if (covered == 0 && std::string_view(installed.library.name) == kCuda.name) {
-      Refuse("the container has no libcuda.so.1, so nothing would limit it to lease " + lease +
+      Refuse("the container has no libcuda.so.1, so nothing would limit it to lease " + lease.id +
              "; give it the GPU's own device too, for example --device nvidia.com/gpu=all");
     }
   }

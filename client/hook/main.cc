@@ -1,7 +1,7 @@
 // lgpu-hook: what a container's runtime starts to put a container's programs into a lease (lgpu-hook(8)).
 //
-//   lgpu-hook cover LEASE GPUS   a createContainer hook; the container's state is on the standard input
-//   lgpu-hook check              says whether this machine can limit containers
+//   lgpu-hook cover LEASE GPUS FOLDER   a createContainer hook; the container's state is on the standard
+//   input lgpu-hook check                     says whether this machine can limit containers
 
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -35,13 +35,14 @@ int Run(int argc, char** argv) {
   ::umask(022);
   const std::string_view verb = argc > 1 ? argv[1] : "";
   if (verb == "check" && argc == 2) return RunCheck();
-  if (verb == "cover" && (argc == 3 || argc == 4)) {
+  if (verb == "cover" && argc == 5) {
     const std::vector<Installed> libraries = ReadInstalled();
-    Cover(ReadContainer(STDIN_FILENO), libraries, argv[2], argc == 4 ? argv[3] : "");
+    Cover(ReadContainer(STDIN_FILENO), libraries, {.id = argv[2], .cards = argv[3], .directory = argv[4]});
     return 0;
   }
   Refuse(
-      "a container's runtime starts this program: lgpu-hook cover LEASE GPUS; lgpu-hook check is for people");
+      "a container's runtime starts this program: lgpu-hook cover LEASE GPUS FOLDER; lgpu-hook check is for "
+      "people");
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -55,6 +54,11 @@ UniqueFd Root::OpenFile(const std::string& path) const {
     Refuse(path + " in the container was replaced while lgpu-hook looked at it");
   }
   return file;
+}
+
+bool Root::Look(const std::string& path, struct stat* found) const {
+  const UniqueFd seen = Open(path, O_PATH);
+  return seen && ::fstat(seen.get(), found) == 0;
 }
 
 UniqueFd Root::OpenFolder(const std::string& path) const { return Open(path, O_PATH | O_DIRECTORY); }

@@ -1,6 +1,8 @@
 #ifndef LGPU_CLIENT_HOOK_ROOT_H_
 #define LGPU_CLIENT_HOOK_ROOT_H_
 
+#include <sys/stat.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +23,8 @@ class Root {
   UniqueFd OpenFolder(const std::string& path) const;
   /// Makes the folder and those above it where they are missing. Refuses where the root allows none.
   UniqueFd MakeFolder(const std::string& path) const;
+  /// Looks at what lies there, of any kind. False: nothing.
+  bool Look(const std::string& path, struct stat* found) const;
   /// The names in a folder; nothing where there is none.
   std::vector<std::string> List(const std::string& path) const;
   /// The first bytes of a regular file; "" where there is none.

@@ -52,7 +52,8 @@ TEST(EnvFormatsTest, ACdiSpecificationMountsTheDirectoryOfTheLease) {
   EXPECT_EQ(edits["mounts"][0]["containerPath"], "/run/lgpu");
   EXPECT_EQ(edits["hooks"][0]["hookName"], "createContainer");
   EXPECT_EQ(edits["hooks"][0]["path"], "/usr/lib/lgpu/lgpu-hook");
-  EXPECT_EQ(edits["hooks"][0]["args"], (std::vector<std::string>{"lgpu-hook", "cover", "l-1", "GPU-1"}));
+  EXPECT_EQ(edits["hooks"][0]["args"],
+            (std::vector<std::string>{"lgpu-hook", "cover", "l-1", "GPU-1", "/run/lgpu/leases/l-1/run"}));
   EXPECT_EQ(edits["hooks"][0]["env"], (std::vector<std::string>{"PATH=/usr/bin:/bin"}))
       << "without one of its own the hook has the image's environment";
   lease.set_name("_odd");

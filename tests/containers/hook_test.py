@@ -36,6 +36,7 @@ class Image:
         for made in (self.libraries, self.root / "etc", self.root / "run/lgpu", self.outside):
             made.mkdir(parents=True)
         (self.root / "run/lgpu/session.sock").touch()
+        self.lease = self.root / "run/lgpu"  # as if it were mounted
         self.environment = []
         self.mounts = []
 
@@ -50,7 +51,7 @@ class Image:
                   "mounts": [{"destination": each} for each in self.mounts]}
         (self.folder / "config.json").write_text(json.dumps(config))
         (self.folder / "state").write_text(json.dumps({"bundle": str(self.folder)}))
-        script = f'"{HOOK}" cover l-1 GPU-1 < {self.folder}/state || exit $?; cd {self.root}; {look}'
+        script = f'"{HOOK}" cover l-1 GPU-1 {self.lease} < {self.folder}/state || exit $?; cd {self.root}; {look}'
         result = subprocess.run(["unshare", "--mount", "--propagation", "private", "sh", "-c", script], capture_output=True, text=True,
                                 check=False, timeout=60)
         expect(not list(self.outside.iterdir()), f"the hook wrote outside of the root: {list(self.outside.iterdir())}")
@@ -157,7 +158,7 @@ def a_user_namespace_that_cannot_read_the_bundle_is_enough(image):
     image.folder.chmod(0o711)
     (image.folder / "bundle").mkdir(mode=0o700)
     (image.folder / "state").write_text(json.dumps({"bundle": str(image.folder / "bundle")}))
-    script = f'cd {image.root} && "{HOOK}" cover l-1 GPU-1 < {image.folder}/state && grep -ac LGPU_LEASE=l-1 {place}'
+    script = f'cd {image.root} && "{HOOK}" cover l-1 GPU-1 /nowhere < {image.folder}/state && grep -ac LGPU_LEASE=l-1 {place}'
     result = subprocess.run(["setpriv", "--reuid", "61301", "--regid", "61301", "--clear-groups", "unshare", "--map-root-user",
                              "--mount", "--propagation", "private", "sh", "-c", script], capture_output=True, text=True, check=False,
                             timeout=60)
@@ -189,9 +190,20 @@ def a_lease_whose_folder_has_no_socket_is_refused(image):
 
 
 @case
+def another_folder_in_place_of_the_leases_is_refused(image):
+    image.library(image.libraries / "libcuda.so.580.1")
+    image.mounts = ["/run/lgpu", "/run/lgpu/session.sock"]
+    expect("another lease, or a volume, mounted at /run/lgpu" in image.refused(), "a mount in the folder")
+    image.mounts, image.lease = ["/run/lgpu"], image.folder / "lease"
+    image.lease.mkdir()
+    (image.lease / "session.sock").touch()
+    expect("another lease, or a volume, mounted at /run/lgpu" in image.refused(), "another folder")
+
+
+@case
 def without_a_container_there_is_a_sentence(image):
     for state in ("", "[]", "{", '{"bundle": 3}', '{"bundle": "/nowhere"}'):
-        result = subprocess.run([HOOK, "cover", "l-1", "GPU-1"], input=state, capture_output=True, text=True, check=False, cwd="/",
+        result = subprocess.run([HOOK, "cover", "l-1", "GPU-1", "/nowhere"], input=state, capture_output=True, text=True, check=False, cwd="/",
                                 timeout=60)
         expect(result.returncode == 1 and result.stderr.startswith("lgpu-hook: ") and image, f"{state}: {result.stderr}")
     result = subprocess.run([HOOK, "check"], capture_output=True, text=True, check=False, timeout=60)

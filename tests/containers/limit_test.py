@@ -240,7 +240,16 @@ def a_container_without_a_driver_is_refused(world):
 @case
 def a_second_lease_is_refused(world):
     text = world.refused("--device", f"lgpu.io/lease={NAME}-second")
-    expect("the container has a lease already" in text and "would be a second one" in text, text)
+    expect("another lease, or a volume, mounted at /run/lgpu" in text, text)
+
+
+@case
+def a_socket_in_place_of_the_leases_is_refused(world):
+    (world.folder / "other").mkdir()
+    (world.folder / "other/session.sock").touch()
+    for mount in ("other/session.sock:/run/lgpu/session.sock", "other/session.sock:/var/run/lgpu/session.sock"):
+        text = world.refused("-v", f"{world.folder}/{mount}")
+        expect("another lease, or a volume, mounted at /run/lgpu" in text, text)
 
 
 @case
