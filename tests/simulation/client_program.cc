@@ -20,20 +20,38 @@ constexpr std::chrono::seconds kPatience{8};
 
 void ClientProgram::Run() {
   while (!is_finishing_) {
-    Deed();
-    const std::uint64_t pause = Below(4) == 0 ? Below(500'000) : Below(5'000);
-    std::this_thread::sleep_for(std::chrono::microseconds(pause));
+    Open();
+    if (lease_ == nullptr) {
+      std::this_thread::sleep_for(milliseconds(1 + Below(50)));
+      continue;
+    }
+    std::vector<std::thread> others;
+    const std::uint64_t threads = Below(4);
+    for (std::uint64_t i = 0; i < threads; ++i) {
+      others.emplace_back([this, seed = random_()] { Work(seed); });
+    }
+    Work(random_());
+    for (std::thread& thread : others) thread.join();
+    Close();
   }
-  Close();
 }
 
-void ClientProgram::Deed() {
-  if (lease_ == nullptr) return Open();
-  const std::uint64_t dice = Below(100);
-  if (dice < 50) return Grow();
-  if (dice < 85) return GiveBack(1 + Below(4));
-  if (dice < 92) return GiveBack(1000);
-  if (dice < 95) return Close();
+// One thread of the program.
+void ClientProgram::Work(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const std::uint64_t deeds = 1 + random() % 60;
+  for (std::uint64_t i = 0; i < deeds && !is_finishing_; ++i) {
+    const std::uint64_t dice = random() % 100;
+    if (dice < 55) {
+      Grow(random);
+    } else if (dice < 95) {
+      GiveBack(1 + random() % 4, random);
+    } else {
+      GiveBack(1000, random);
+    }
+    const std::uint64_t pause = random() % 4 == 0 ? random() % 500'000 : random() % 5'000;
+    std::this_thread::sleep_for(std::chrono::microseconds(pause));
+  }
 }
 
 void ClientProgram::Judge(const char* call, const absl::Status& status) {
@@ -68,15 +86,16 @@ std::vector<ChunkId> ClientProgram::Take(std::size_t at_most, std::mt19937_64& r
   return chunks;
 }
 
-void ClientProgram::Grow() {
+void ClientProgram::Grow(std::mt19937_64& random) {
+  const auto below = [&random](std::uint64_t bound) { return random() % bound; };
   const Bytes unit = source_->granularity();
-  const Bytes at_least = unit * (1 + (Below(8) == 0 ? Below(options_.card / unit) : Below(4)));
+  const Bytes at_least = unit * (1 + (below(8) == 0 ? below(options_.card / unit) : below(4)));
   constexpr milliseconds kTimeouts[] = {milliseconds(0), milliseconds(100), milliseconds(1500),
                                         milliseconds(5000)};
   const GrowRequest request{.at_least = at_least,
-                            .wanted = at_least + unit * Below(3),
-                            .timeout = kTimeouts[Below(std::size(kTimeouts))],
-                            .ahead = Below(10) == 0};
+                            .wanted = at_least + unit * below(3),
+                            .timeout = kTimeouts[below(std::size(kTimeouts))],
+                            .ahead = below(10) == 0};
   const auto asked_at = steady_clock::now();
   const absl::StatusOr<std::vector<Chunk>> granted = source_->Grow(request);
   const auto took = steady_clock::now() - asked_at;
@@ -101,8 +120,8 @@ void ClientProgram::Grow() {
   }
 }
 
-void ClientProgram::GiveBack(std::size_t at_most) {
-  const std::vector<ChunkId> chunks = Take(at_most, random_);
+void ClientProgram::GiveBack(std::size_t at_most, std::mt19937_64& random) {
+  const std::vector<ChunkId> chunks = Take(at_most, random);
   if (!chunks.empty()) Judge("Return", source_->Return(chunks));
 }
 
@@ -116,7 +135,6 @@ void ClientProgram::AnswerTrims() {
 }
 
 void ClientProgram::Close() {
-  if (lease_ == nullptr) return;
   lease_->StopMaintenance();
   {
     MutexLock lock(mutex_);

@@ -1,6 +1,7 @@
 #ifndef LGPU_TESTS_SIMULATION_CLIENT_PROGRAM_H_
 #define LGPU_TESTS_SIMULATION_CLIENT_PROGRAM_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,8 +16,8 @@
 
 namespace lgpu::simulation {
 
-/// A program that uses a lease by liblgpu's session, as a process of the simulated machine: it grows, gives
-/// back, answers requests for idle memory, closes and opens again.
+/// A program that uses a lease by liblgpu's session, as a process of the simulated machine: some threads
+/// grow and give back; it answers requests for idle memory, closes and opens again.
 class ClientProgram {
  public:
   struct Options {
@@ -37,10 +38,10 @@ class ClientProgram {
 
  private:
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
-  void Deed();
+  void Work(std::uint64_t seed);
   void Open();
-  void Grow();
-  void GiveBack(std::size_t at_most);
+  void Grow(std::mt19937_64& random);
+  void GiveBack(std::size_t at_most, std::mt19937_64& random);
   void Close();
   void AnswerTrims();
   /// Errors that may come in a right program: no memory, and no daemon.
@@ -50,13 +51,13 @@ class ClientProgram {
 
   const Options options_;
   std::mt19937_64 random_;
-  bool is_finishing_ = false;
+  std::atomic<bool> is_finishing_ = false;
   std::unique_ptr<Lease> lease_;
   std::unique_ptr<RegionSource> source_;
   std::mt19937_64 trim_random_{options_.seed + 1};  // of the session's thread
   Mutex mutex_;
   std::vector<ChunkId> held_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t grants_ = 0, refusals_ = 0;
+  std::atomic<std::uint64_t> grants_ = 0, refusals_ = 0;
 };
 
 }  // namespace lgpu::simulation
