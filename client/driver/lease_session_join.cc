@@ -130,8 +130,9 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
         !SharedPages::ReplaceClientPage(MapWithLibc, page_, std::move(beside.fds[1])).ok()) {
       return Joining::kAgain;
     }
-    if (const Joining attested = Attest(channel, totals, deadline); attested != Joining::kDone)
+    if (const Joining attested = Attest(channel, totals, deadline); attested != Joining::kDone) {
       return attested;
+    }
     generation_.fetch_add(1);
   } else {
     PlainResult<SharedPage<const StatsPage>> stats =
