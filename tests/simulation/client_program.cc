@@ -27,7 +27,8 @@ void ClientProgram::Run() {
     }
     std::vector<std::thread> others;
     const std::uint64_t threads = Below(4);
-    for (std::uint64_t i = 0; i < threads; ++i) others.emplace_back([this, seed = random_()] { Work(seed); });
+    const auto start = [&] { others.emplace_back([this, seed = random_()] { Work(seed); }); };
+    for (std::uint64_t i = 0; i < threads; ++i) start();
     Work(random_());
     for (std::thread& thread : others) thread.join();
     Close();
