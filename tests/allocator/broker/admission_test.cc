@@ -37,8 +37,8 @@ TEST_F(AdmissionTest, AGrowingDeviceIsChargedUpToWhatIsWanted) {
   waiter.spec.wanted = 96_MiB;
   const WaiterId id = waiting_.NewWaiter();
   admission_.Admit(id, waiter);
-  EXPECT_EQ(waiter.phase, Phase::kCharged);
-  EXPECT_EQ(waiter.charged, 64_MiB);
+  EXPECT_EQ(waiter.phase, Phase::kBooked);
+  EXPECT_EQ(waiter.booked, 64_MiB);
   EXPECT_EQ(View().held, 64_MiB);
   admission_.Leave(id, waiter);
   EXPECT_EQ(waiter.phase, Phase::kNew);
@@ -74,8 +74,8 @@ TEST_F(AdmissionTest, APreallocatedDeviceIsChargedForTheChunksThatItLacks) {
   const LogicalId device = AddDevice(64_MiB, true);
   AddSpare(device, 32_MiB);
   const Waiter waiter = Admit(kSession, device, 48_MiB);
-  EXPECT_EQ(waiter.phase, Phase::kCharged);
-  EXPECT_EQ(waiter.charged, 16_MiB);
+  EXPECT_EQ(waiter.phase, Phase::kBooked);
+  EXPECT_EQ(waiter.booked, 16_MiB);
   EXPECT_EQ(Admit(kSecond, device, 32_MiB).phase, Phase::kServed) << "spare chunks serve every request";
 }
 
@@ -84,7 +84,7 @@ TEST_F(AdmissionTest, ATimeoutOfZeroDoesNotWaitForChunksThatAreMadeForAnotherReq
   Waiter first = Request(kSession, device, 20_MiB);
   const WaiterId id = waiting_.NewWaiter();
   admission_.Admit(id, first);
-  ASSERT_EQ(first.charged, 20_MiB);
+  ASSERT_EQ(first.booked, 20_MiB);
   EXPECT_EQ(Admit(kSecond, device, 16_MiB, milliseconds(0)).phase, Phase::kRefused);
   EXPECT_EQ(Admit(kSecond, device, 16_MiB).phase, Phase::kLimit) << "the first one may end";
   // Chunks that are made for no request are worth the wait.

@@ -71,8 +71,8 @@ TEST_F(GuaranteesTest, DevicesTakeWhatWasSetAsidePieceByPiece) {
 TEST_F(GuaranteesTest, TheChunksOfANewPreallocatedDeviceAreCharged) {
   Waiter waiter = Request(GuaranteeWish::For::kNewDevice, 64_MiB, /*preallocate=*/true);
   ASSERT_TRUE(guarantees_.SetAside(waiting_.NewWaiter(), waiter).ok());
-  EXPECT_EQ(waiter.charged, 64_MiB);
-  EXPECT_EQ(tables_.devices.at(waiter.spec.device).charged, 64_MiB);
+  EXPECT_EQ(waiter.booked, 64_MiB);
+  EXPECT_EQ(tables_.devices.at(waiter.spec.device).booked, 64_MiB);
   ExpectInStep();
 }
 

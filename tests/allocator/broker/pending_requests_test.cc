@@ -33,7 +33,7 @@ TEST_F(PendingRequestsTest, ARequestThatFitsIsChargedAndItsChunksAreToBeMade) {
   Bytes sum;
   for (const Bytes size : asked.making->sizes) sum += size;
   EXPECT_EQ(sum, 10_MiB);
-  EXPECT_EQ(asked.request.charged, 10_MiB);
+  EXPECT_EQ(asked.request.booked, 10_MiB);
   EXPECT_TRUE(waiting_.waiters.empty());
   ExpectInStep();
 }

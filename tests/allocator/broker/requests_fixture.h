@@ -57,7 +57,7 @@ class RequestsFixture : public TablesFixture {
   /// Grants a chunk of a growing device.
   ChunkId Hold(SessionId session, LogicalId device, Bytes bytes) {
     EXPECT_EQ(tables_.ledger.Request(device, bytes).shortage, Ledger::Shortage::kNone);
-    tables_.devices.at(device).charged += bytes;
+    tables_.devices.at(device).booked += bytes;
     return chunks_.Register(device, session, {.bytes = bytes, .memory = {}});
   }
   void StartReturning(ChunkId chunk) {
