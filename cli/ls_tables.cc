@@ -263,11 +263,11 @@ Table SessionTable() {
                 {"LEASE"},
                 {"STATE"},
                 {"HELD", Align::kRight},
-                {"CHARGED", Align::kRight, /*drop=*/2},
-                {"OVERHEAD", Align::kRight, /*drop=*/3},
-                {"SM", Align::kRight, /*drop=*/1},
-                {"IDLE", Align::kRight, /*drop=*/5},
-                {"CONNECTED", Align::kRight, /*drop=*/4},
+                {"CHARGED", Align::kRight, /*drop=*/3},
+                {"OVERHEAD", Align::kRight, /*drop=*/4},
+                {"SM", Align::kRight, /*drop=*/2},
+                {"IDLE", Align::kRight, /*drop=*/1},
+                {"CONNECTED", Align::kRight, /*drop=*/5},
                 {"COMMAND", Align::kLeft, 0, /*is_cut=*/true}});
 }
 
