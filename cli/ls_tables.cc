@@ -331,6 +331,15 @@ std::string FormatDevice(const v1::LogicalDeviceStats& device) {
 
 }  // namespace
 
+/// As it was set: "90m".
+std::string Exactly(std::uint64_t milliseconds) {
+  constexpr std::uint64_t kSecond = 1000, kMinute = 60 * kSecond, kHour = 60 * kMinute;
+  if (milliseconds % kHour == 0) return absl::StrCat(milliseconds / kHour, "h");
+  if (milliseconds % kMinute == 0) return absl::StrCat(milliseconds / kMinute, "m");
+  if (milliseconds % kSecond == 0) return absl::StrCat(milliseconds / kSecond, "s");
+  return absl::StrCat(milliseconds, "ms");
+}
+
 std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style) {
   Table table = SessionTable();
   for (const v1::LeaseStats& lease : snapshot.leases()) {
@@ -351,7 +360,7 @@ static std::string EndText(const v1::LeaseStats& lease) {
     if (left > 0) absl::StrAppend(&text, "in ", in_words(left), ", or ");
   }
   if (const std::uint64_t idle = lease.ends().when_idle_ms(); idle > 0) {
-    absl::StrAppend(&text, "when it has had no program for ", in_words(idle), ", or ");
+    absl::StrAppend(&text, "when it has had no program for ", Exactly(idle), ", or ");
   }
   if (!management.end_with_cgroup().empty()) {
     absl::StrAppend(&text, "with the processes of ", Printable(management.end_with_cgroup()), ", or ");

@@ -58,7 +58,7 @@ TEST_F(LeaseEndsTest, ARestartKeepsTheEnds) {
   for (const bool is_restarted : {false, true}) {
     if (is_restarted) Restart();
     EXPECT_THAT(Run({"inspect", "both"}).out,
-                AllOf(HasSubstr("in 1h"), HasSubstr("when it has had no program for 1h")));
+                AllOf(HasSubstr("in 2h"), HasSubstr("when it has had no program for 90m")));
     const json lease = RunJson({"ls"})["leases"][0];
     EXPECT_EQ(lease["end_when_idle_seconds"], 5400);
     EXPECT_LE(lease["time_left_seconds"], 7200);
