@@ -331,15 +331,6 @@ std::string FormatDevice(const v1::LogicalDeviceStats& device) {
 
 }  // namespace
 
-/// As it was set: "90m".
-std::string Exactly(std::uint64_t milliseconds) {
-  constexpr std::uint64_t kSecond = 1000, kMinute = 60 * kSecond, kHour = 60 * kMinute;
-  if (milliseconds % kHour == 0) return absl::StrCat(milliseconds / kHour, "h");
-  if (milliseconds % kMinute == 0) return absl::StrCat(milliseconds / kMinute, "m");
-  if (milliseconds % kSecond == 0) return absl::StrCat(milliseconds / kSecond, "s");
-  return absl::StrCat(milliseconds, "ms");
-}
-
 std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style) {
   Table table = SessionTable();
   for (const v1::LeaseStats& lease : snapshot.leases()) {
@@ -347,6 +338,15 @@ std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style
   }
   return absl::StrCat(table.empty() ? "No processes are attached.\n" : table.Format(style),
                       FormatForeign(snapshot, style));
+}
+
+/// As it was set: "90m".
+static std::string Exactly(std::uint64_t milliseconds) {
+  constexpr std::uint64_t kSecond = 1000, kMinute = 60 * kSecond, kHour = 60 * kMinute;
+  if (milliseconds % kHour == 0) return absl::StrCat(milliseconds / kHour, "h");
+  if (milliseconds % kMinute == 0) return absl::StrCat(milliseconds / kMinute, "m");
+  if (milliseconds % kSecond == 0) return absl::StrCat(milliseconds / kSecond, "s");
+  return absl::StrCat(milliseconds, "ms");
 }
 
 static std::string EndText(const v1::LeaseStats& lease) {
