@@ -4,7 +4,7 @@
 //   export SYMBOL there|missing             of each call that the shim changes or makes
 //   CALL NAME VERSION FLAGS RESULT STATUS PLACE [SYMBOL]
 // PLACE is where the answer lies in the real driver; for an answer of the shim's it is the place of the real
-// call of the same SYMBOL.
+// call of the same SYMBOL, and for code that notes a use, the place where that code goes on.
 
 #include <dlfcn.h>
 
@@ -38,6 +38,7 @@ const char* const kUsed[] = {LGPU_SHIM_OWN_USE(LGPU_NAME)};
 void* opened = nullptr;  // what programs open
 void* real = nullptr;    // the driver itself; the same without a shim
 std::uint64_t real_base = 0;
+const void* shim_base = nullptr;
 std::map<const void*, std::string> shims;  // the shim's calls
 
 std::string PlaceOf(const void* answer) {
@@ -47,8 +48,27 @@ std::string PlaceOf(const void* answer) {
   return text;
 }
 
+/// Where the shim's code that notes a use goes on (client/driver/use_thunks.S, of x86-64): its second
+/// instruction loads the address of the word with the function. Any other answer is given back.
+const void* GoesOnAt(const void* answer) {
+  constexpr unsigned char kBegin[] = {0xf3, 0x0f, 0x1e, 0xfa, 0x4c, 0x8b, 0x1d};
+  constexpr unsigned char kLoad[] = {0x4c, 0x8d, 0x15};
+  Dl_info about{};
+  if (::dladdr(answer, &about) == 0 || about.dli_fbase != shim_base) return answer;
+  const auto* const code = static_cast<const unsigned char*>(answer);
+  if (std::memcmp(code, kBegin, sizeof(kBegin)) != 0 || std::memcmp(code + 11, kLoad, sizeof(kLoad)) != 0) {
+    return answer;
+  }
+  std::int32_t distance = 0;
+  std::memcpy(&distance, code + 14, sizeof(distance));
+  const void* target = nullptr;
+  std::memcpy(&target, code + 18 + distance, sizeof(target));
+  return target;
+}
+
 std::string About(const void* answer) {
   if (answer == nullptr) return "none";
+  if (!shims.contains(answer)) answer = GoesOnAt(answer);
   const auto shim = shims.find(answer);
   if (shim == shims.end()) return PlaceOf(answer);
   const void* const own = ::dlsym(real, shim->second.c_str());
@@ -69,6 +89,7 @@ int main(int argc, char** argv) {
   Dl_info about{};
   if (::dladdr(::dlsym(real, "cuInit"), &about) == 0) return 1;
   real_base = reinterpret_cast<std::uint64_t>(about.dli_fbase);
+  if (has_shim && ::dladdr(::dlsym(opened, "cuInit"), &about) != 0) shim_base = about.dli_fbase;
   int version = 0;
   reinterpret_cast<Result (*)(int*)>(::dlsym(real, "cuDriverGetVersion"))(&version);
   std::printf("version %d\n", version);
