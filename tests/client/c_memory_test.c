@@ -65,7 +65,7 @@ static void CheckOps(const lgpu_context* context) {
   CHECK(Has(Binary(lgpu_relu_grad, a, a), (const float[]){1, 0, 3, 4}, 4));
   CHECK(Has(Unary(lgpu_negative, a), (const float[]){-1, 2, -3, -4}, 4));
   CHECK(Has(Unary(lgpu_relu, a), (const float[]){1, 0, 3, 4}, 4));
-  CHECK(Has(Binary(lgpu_tanh_grad, a, b), (const float[]){0, -12, -16, -60}, 4));
+  CHECK(Has(Binary(lgpu_tanh_grad, a, a), (const float[]){0, 6, -24, -60}, 4));
   CHECK(Has(Unary(lgpu_tanh, none), (const float[]){0, 0}, 2));
   CHECK(Has(Reduce(lgpu_reduce_sum, a, kRows, 1, 0), (const float[]){4, 2}, 2));
   output = Reduce(lgpu_reduce_mean, a, kRows, 1, 1);
