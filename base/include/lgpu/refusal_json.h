@@ -8,7 +8,7 @@
 
 namespace lgpu {
 
-/// The refusal as JSON in one line, as under `refusal` in `lgpu --json` (docs/statistics.md#of-a-refusal).
+/// The refusal as JSON in one line, as under `refusal` in `lgpu --json` (docs/statistics.md, Of a refusal).
 LGPU_API std::string RefusalJson(const Refusal& refusal);
 
 }  // namespace lgpu
