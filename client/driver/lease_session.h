@@ -41,8 +41,8 @@ class LeaseSession {
     std::string client;                           // for people: "libcuda shim 0.1.0"
     std::chrono::milliseconds memory_wait{2000};  // how long charges may wait for the card in a row
     std::chrono::milliseconds wait_pause{5000};   // after waits in vain of this length charges do not wait
-    /// Told the word of lgpud's tick at each joining; whoever notices uses of the GPUs calls NoteUse. Null:
-    /// this program's uses are not noticed.
+    /// LeaseSession calls it after each joining with the word where lgpud writes its tick. The caller
+    /// compares that word and calls NoteUse. Null: uses of GPUs are not noted.
     void (*watch_tick)(const std::atomic<std::uint64_t>* tick) = nullptr;
     bool makes_no_use = false;  // of a GPU, by itself
   };

@@ -136,7 +136,7 @@ class Covering {
  private:
   bool CoverOne(const Installed& installed, const std::string& path) {
     const UniqueFd real = container_.root.OpenFile(path);
-    if (!real || !shim::IsLibraryOfThisMachine(real.get()) || IsCopy(installed.library, real.get(), path)) {
+    if (!real || !shim::IsLibraryOfThisMachine(real.get()) || IsCopy(installed.names, real.get(), path)) {
       return false;
     }
     if (!copies_) copies_ = MountCopies(container_);
@@ -151,10 +151,10 @@ class Covering {
                       ? ::openat(copies_.get(), number.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)
                       : -1);
     if (!made || ::fchmod(made.get(), 0755) != 0) Refuse("cannot make " + folder + ": " + Reason(errno));
-    WriteCopy(made.get(), installed.library.name, *copy);
-    WriteCopy(made.get(), installed.library.real, "");
-    const UniqueFd place(::openat(made.get(), installed.library.real, O_PATH | O_CLOEXEC));
-    const UniqueFd ours(::openat(made.get(), installed.library.name, O_PATH | O_CLOEXEC));
+    WriteCopy(made.get(), installed.names.name, *copy);
+    WriteCopy(made.get(), installed.names.real, "");
+    const UniqueFd place(::openat(made.get(), installed.names.real, O_PATH | O_CLOEXEC));
+    const UniqueFd ours(::openat(made.get(), installed.names.name, O_PATH | O_CLOEXEC));
     Bind(real.get(), place.get(), /*is_copy=*/false, "a mount of " + path);
     Bind(ours.get(), real.get(), /*is_copy=*/true, "a mount over " + path);
     return true;
@@ -204,7 +204,7 @@ std::vector<Installed> ReadInstalled() {
       Refuse("lgpu's " + std::string(library.name) + " beside " + self +
              " cannot be used: " + (damage.empty() ? "it is not lgpu's" : damage));
     }
-    installed.push_back({.library = library, .file = *std::move(file)});
+    installed.push_back({.names = library, .file = *std::move(file)});
   }
   return installed;
 }
@@ -214,9 +214,8 @@ void Cover(const Container& container, const std::vector<Installed>& libraries, 
   const std::vector<std::string> folders = LibraryFolders(container);
   Covering covering(container, lease);
   for (const Installed& installed : libraries) {
-    const std::size_t covered =
-        covering.CoverAll(installed, FilesNamed(container, folders, installed.library));
-    if (covered == 0 && std::string_view(installed.library.name) == kCuda.name) {
+    const std::size_t covered = covering.CoverAll(installed, FilesNamed(container, folders, installed.names));
+    if (covered == 0 && std::string_view(installed.names.name) == kCuda.name) {
       Refuse("the container has no libcuda.so.1, so nothing would limit it to lease " + lease.id +
              "; give it the GPU's own device too, for example --device nvidia.com/gpu=all");
     }

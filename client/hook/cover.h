@@ -12,7 +12,7 @@ namespace lgpu::hook {
 
 /// An installed library of lgpu's, which the machine has.
 struct Installed {
-  Library library;
+  Library names;
   shim::ShimFile file;
 };
 

@@ -12,14 +12,13 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import types
 
-from podman_test import LIMITS, PODMAN, eventually, expect, why_not
+from podman_test import LIMITS, PODMAN, Lgpud, eventually, expect, why_not
 
 ROOT = pathlib.Path(sys.argv[1]).resolve()
 OWNER = 61301  # a user without a name
@@ -37,13 +36,11 @@ def case(function):
     return function
 
 
-class World:
+class World(Lgpud):
     def __init__(self, build, folder):
-        self.build, self.folder, self.daemon = build, pathlib.Path(folder), None
+        super().__init__(build, folder)
         self.folder.chmod(0o755)
-        self.endpoint = self.folder / "run"
         self.fake = build / "tests/fake_cuda/lib"
-        self.config = self.folder / "lgpud.toml"
         self.config.write_text(f'[daemon]\nstate_dir = "{folder}/state"\nlock_dir = "{folder}/locks"\nsocket_group = ""\nsocket_mode = 0o666\n')
         self.endpoint.mkdir()
         self.endpoint.chmod(0o755)
@@ -95,17 +92,7 @@ class World:
         environment = {**os.environ, "LGPU_FAKE_CUDA": str(self.folder / "card/state"), "LD_LIBRARY_PATH": str(self.fake)}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         log = open(self.folder / "lgpud.log", "ab")
-        self.daemon = subprocess.Popen([self.build / "daemon/lgpud", "--dir", self.endpoint, "--config", self.config],
-                                       env=environment, stderr=log)
-        eventually(lambda: self.lgpu("ls").returncode == 0, "lgpud answers")
-
-    def kill(self):
-        self.daemon.send_signal(signal.SIGKILL)
-        self.daemon.wait()
-
-    def lgpu(self, *words):
-        return subprocess.run([self.build / "cli/lgpu", "--endpoint", self.endpoint, *words], capture_output=True, text=True,
-                              check=False, timeout=60)
+        self.start_with(env=environment, stderr=log)
 
     def podman(self, *flags, lease=True):
         device = ["--device", f"lgpu.io/lease={NAME}"] if lease else []

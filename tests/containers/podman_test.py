@@ -49,19 +49,16 @@ def why_not():
     return f"podman starts no container here: {tried.stderr.strip().splitlines()[-1]}" if tried.returncode else None
 
 
-class World:
+class Lgpud:
+    """A daemon with a runtime directory `run` in a folder, and lgpu's command with it."""
+
     def __init__(self, build, folder):
         self.build, self.folder, self.daemon = build, pathlib.Path(folder), None
-        (self.folder / "shared").mkdir()
-        (self.folder / "shared").chmod(0o1777)
-        self.folder.chmod(0o755)
-        self.endpoint = self.folder / "run"
-        self.config = self.folder / "lgpud.toml"
-        self.config.write_text(f'[daemon]\nstate_dir = "{folder}/state"\nlock_dir = "{folder}/locks"\nsocket_group = ""\n')
+        self.endpoint, self.config = self.folder / "run", self.folder / "lgpud.toml"
 
-    def start(self):
-        self.daemon = subprocess.Popen([self.build / "daemon/lgpud", "--dir", self.endpoint, "--simulate", "2x256MiB",
-                                        "--config", self.config], stderr=subprocess.DEVNULL)
+    def start_with(self, *flags, **how):
+        self.daemon = subprocess.Popen([self.build / "daemon/lgpud", "--dir", self.endpoint, "--config", self.config, *flags],
+                                       **how)
         eventually(lambda: self.lgpu("ls").returncode == 0, "lgpud answers")
 
     def kill(self):
@@ -71,6 +68,18 @@ class World:
     def lgpu(self, *words):
         return subprocess.run([self.build / "cli/lgpu", "--endpoint", self.endpoint, *words], capture_output=True, text=True,
                               check=False, timeout=60)
+
+
+class World(Lgpud):
+    def __init__(self, build, folder):
+        super().__init__(build, folder)
+        (self.folder / "shared").mkdir()
+        (self.folder / "shared").chmod(0o1777)
+        self.folder.chmod(0o755)
+        self.config.write_text(f'[daemon]\nstate_dir = "{folder}/state"\nlock_dir = "{folder}/locks"\nsocket_group = ""\n')
+
+    def start(self):
+        self.start_with("--simulate", "2x256MiB", stderr=subprocess.DEVNULL)
 
     def podman(self, *flags):
         return [*PODMAN, "run", "--rm", *LIMITS, "--device", f"lgpu.io/lease={NAME}", "-e", f"PATH={self.build}/cli:/usr/bin:/bin",

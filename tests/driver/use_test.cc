@@ -107,7 +107,7 @@ TEST_F(UseTest, UsesAreSeenByADaemonThatWasStartedAgain) {
   auto client = StartClient();
   UseFor3Ticks(*client);
   RestartDaemon();
-  EXPECT_EQ(IdleSince(*client), 0) << "until it has joined again nobody can tell";
+  EXPECT_EQ(IdleSince(*client), 0) << "lgpud does not know until the program has joined again";
   Ask(*client, "info");
   UseFor3Ticks(*client);
   End(*client);
