@@ -275,7 +275,8 @@ def a_container_of_a_removed_lease_runs_and_is_refused_memory(world):
     name = f"{NAME}-third"
     made = world.lgpu("create", "--managed", "--owner", str(OWNER), "--name", name, "-m", "64MiB")
     expect(made.returncode == 0, made.stderr)
-    world.write_lease(name)
+    folders = [pathlib.Path(mount["hostPath"]) for mount in world.write_lease(name)["mounts"] if "/leases/" in mount["hostPath"]]
+    expect(folders and all(folder.exists() for folder in folders), f"the lease has a folder: {folders}")
     script = f"touch /mnt/started; until [ -e /mnt/gone ]; do sleep 0.1; done; {world.program()[0]}"
     (world.folder / "shared").mkdir()
     container = subprocess.Popen([*world.podman("--device", f"lgpu.io/lease={name}", "-v", f"{world.folder}/shared:/mnt", lease=False),
@@ -285,6 +286,7 @@ def a_container_of_a_removed_lease_runs_and_is_refused_memory(world):
     (world.folder / "shared/gone").touch()
     output, _ = container.communicate(timeout=60)
     expect("96 MiB: 2" in output, output)
+    eventually(lambda: not any(folder.exists() for folder in folders), "lgpud removes the lease's folder")
     text = world.refused("--device", f"lgpu.io/lease={name}", lease=False)
     expect("leases/" in text, text)
 
