@@ -235,7 +235,7 @@ void Admission::AdmitMissing(WaiterId id, Waiter& waiter) {
     waiter.phase = Waiter::Phase::kBooked;
     return;
   }
-  const std::optional<Bytes> missing = chunks_.ChargeMissing(waiter.spec.device);
+  const std::optional<Bytes> missing = chunks_.BookMissing(waiter.spec.device);
   if (missing) {
     waiter.booked = *missing;
     waiter.phase = missing->is_zero() ? Waiter::Phase::kServed : Waiter::Phase::kBooked;
@@ -310,7 +310,7 @@ void Admission::Leave(WaiterId id, Waiter& waiter) {
     std::erase(tables_.devices.at(waiter.spec.device).limit_waiters, id);
   } else if (waiter.phase == Waiter::Phase::kBooked) {
     EndClaim(waiter);
-    chunks_.RefundCharge(waiter.spec.device, std::exchange(waiter.booked, Bytes()));
+    chunks_.Unbook(waiter.spec.device, std::exchange(waiter.booked, Bytes()));
   }
   waiter.phase = Waiter::Phase::kNew;
 }

@@ -34,13 +34,13 @@ void ChunkTable::Restore(SessionId session, const SessionRestore::RestoredChunk&
   tables_.last_chunk = std::max(tables_.last_chunk, restored.id.value);
 }
 
-void ChunkTable::RefundCharge(LogicalId device, Bytes bytes) {
+void ChunkTable::Unbook(LogicalId device, Bytes bytes) {
   if (bytes.is_zero()) return;
   tables_.ledger.Refund(device, bytes);
   tables_.devices.at(device).booked -= bytes;
 }
 
-Bytes ChunkTable::ChargeLack(LogicalId device) {
+Bytes ChunkTable::BookLack(LogicalId device) {
   const Bytes lack = tables_.LackOf(device);
   if (lack.is_zero() || tables_.ledger.Request(device, lack).shortage != Ledger::Shortage::kNone) {
     return Bytes();
@@ -49,7 +49,7 @@ Bytes ChunkTable::ChargeLack(LogicalId device) {
   return lack;
 }
 
-std::optional<Bytes> ChunkTable::ChargeMissing(LogicalId logical) {
+std::optional<Bytes> ChunkTable::BookMissing(LogicalId logical) {
   DeviceEntry& device = tables_.devices.at(logical);
   const Bytes missing =
       SaturatingSub(tables_.LimitOf(logical), tables_.ledger.View(logical).granted + device.coming_again);
@@ -177,7 +177,7 @@ void ChunkTable::StartLeaving(const std::vector<ChunkId>& spare) {
 
 std::vector<ChunkId> ChunkTable::TakeExcessSpare(LogicalId logical) {
   DeviceEntry& device = tables_.devices.at(logical);
-  // Charged chunks do not exist yet and may never do. The thread that makes them looks again.
+  // Booked chunks do not exist yet and may never do. The thread that makes them looks again.
   Bytes excess = device.removed ? device.spare_bytes
                                 : SaturatingSub(tables_.ledger.View(logical).granted - device.booked,
                                                 tables_.LimitOf(logical));
@@ -231,14 +231,14 @@ void ChunkTable::Settle(ChunkId id, const absl::Status& result, Missing& missing
   TakeFromSession(id, chunk);
   const LogicalId device = chunk.device;
   tables_.ledger.ConfirmFree(device, chunk.bytes);
-  if (chunk.made_again) ChargeAgain(device, chunk.bytes, missing);
+  if (chunk.made_again) BookAgain(device, chunk.bytes, missing);
   tables_.unconfirmed.erase(id);
   tables_.chunks.erase(id);
   tables_.ForgetIfEmpty(device);
 }
 
 // Not beyond a limit that was lowered. Inside the limit the memory is guaranteed.
-void ChunkTable::ChargeAgain(LogicalId logical, Bytes bytes, Missing& missing) {
+void ChunkTable::BookAgain(LogicalId logical, Bytes bytes, Missing& missing) {
   DeviceEntry& device = tables_.devices.at(logical);
   device.coming_again -= bytes;
   const Bytes room = std::min(bytes, tables_.LackOf(logical));

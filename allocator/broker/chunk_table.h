@@ -24,13 +24,13 @@ class ChunkTable {
   ChunkId Register(LogicalId device, SessionId session, const MadeChunk& made);
   /// A chunk that an earlier broker granted; there is no reference to its memory here.
   void Restore(SessionId session, const SessionRestore::RestoredChunk& restored);
-  /// Charged bytes for which no chunk was made are free again.
-  void RefundCharge(LogicalId device, Bytes bytes);
-  /// Charges all that a preallocated device lacks, and returns it; zero where the ledger cannot give it.
-  Bytes ChargeLack(LogicalId device);
+  /// Booked bytes for which no chunk was made are free again.
+  void Unbook(LogicalId device, Bytes bytes);
+  /// Books all that a preallocated device lacks, and returns it; zero where the ledger cannot give it.
+  Bytes BookLack(LogicalId device);
   /// As above, but for what comes back and is made again. None: memory of the device that is still leaving
   /// stands in the way.
-  std::optional<Bytes> ChargeMissing(LogicalId device);
+  std::optional<Bytes> BookMissing(LogicalId device);
 
   // Spare chunks of preallocated devices.
   /// What sessions may still be granted of the device's limit.
@@ -66,7 +66,7 @@ class ChunkTable {
   void TakeFromSession(ChunkId id, ChunkEntry& chunk);
   void AddSpare(ChunkId id, ChunkEntry& chunk);
   void RemoveSpare(ChunkId id, const ChunkEntry& chunk);
-  void ChargeAgain(LogicalId device, Bytes bytes, Missing& missing);
+  void BookAgain(LogicalId device, Bytes bytes, Missing& missing);
 
   BrokerTables& tables_;
 };

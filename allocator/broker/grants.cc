@@ -154,7 +154,7 @@ Broker::Answer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& making
     }
     const bool is_short = bytes < mine.booked;
     core_.admission.EndClaim(mine);
-    core_.chunks.RefundCharge(logical, std::exchange(mine.booked, Bytes()) - bytes);
+    core_.chunks.Unbook(logical, std::exchange(mine.booked, Bytes()) - bytes);
     if (device.spec.preallocate) {
       more = ServeFromSpare(id, mine, created.status, answer);
       leaving = core_.chunks.TakeExcessSpare(logical);  // the limit may be lower now

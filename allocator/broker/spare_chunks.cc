@@ -52,7 +52,7 @@ SpareChunks::Made SpareChunks::Register(const Order& order, const MadeChunks& cr
     }
     return {std::move(status), core_.chunks.TakeExcessSpare(order.device)};  // the limit may be lower now
   }
-  core_.chunks.RefundCharge(order.device, order.bytes - sum);
+  core_.chunks.Unbook(order.device, order.bytes - sum);
   absl::Status status = created.status;
   if (absl::IsResourceExhausted(status)) {
     const RefusalCause cause = RefusalCause::OfBackend(status, order.bytes);
@@ -71,7 +71,7 @@ SpareChunks::Made SpareChunks::Register(const Order& order, const MadeChunks& cr
 }
 
 SpareChunks::Made SpareChunks::MakeMissing(LogicalId logical) {
-  Bytes charged;
+  Bytes booked;
   {
     BrokerLock lock(core_);
     const auto device = core_.tables.devices.find(logical);
@@ -79,10 +79,10 @@ SpareChunks::Made SpareChunks::MakeMissing(LogicalId logical) {
         core_.now() < device->second.last_charge + BrokerTables::kBallastRest) {
       return {};
     }
-    charged = core_.chunks.ChargeLack(logical);
+    booked = core_.chunks.BookLack(logical);
   }
-  if (charged.is_zero()) return {};
-  Order order{.device = logical, .bytes = charged, .deadline = core_.now()};
+  if (booked.is_zero()) return {};
+  Order order{.device = logical, .bytes = booked, .deadline = core_.now()};
   return *Make(order);  // its time is over: it is not made again later
 }
 

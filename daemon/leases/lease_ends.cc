@@ -73,7 +73,7 @@ bool IsOfAnotherBoot(const v1::JournalEnds& record, const std::string& boot_id) 
 
 std::string WhyOver(const LeaseEnds& ends, bool has_programs, LeaseEnds::BootTime used_at,
                     LeaseEnds::BootTime now) {
-  if (ends.at && now >= *ends.at) return "its time is over";
+  if (ends.at && now >= *ends.at) return "its time to live has passed";
   const bool is_idle = ends.when_idle.count() > 0 && !has_programs && now - used_at >= ends.when_idle;
   return is_idle ? "it was idle for as long as its owner allowed" : "";
 }

@@ -27,6 +27,12 @@ std::string WhyOver(const Management& management, Management::BootTime now) {
   return is_over ? absl::StrCat("the processes of cgroup ", management.cgroup, " have ended") : "";
 }
 
+std::string WhyOverByTerms(const Lease& lease) {
+  if (!lease.ready || lease.ending) return "";
+  const bool has_programs = !lease.live.empty() || !lease.draining.empty();
+  return WhyOver(lease.ends, has_programs, lease.used_at, BootTimeNow());
+}
+
 }  // namespace
 
 void LeaseTable::EndOverdue() {
@@ -61,26 +67,29 @@ void LeaseTable::EndOverdue() {
 }
 
 void LeaseTable::EndByTerms() {
-  struct Over {
-    LeaseKey key;
-    std::string name, why;
-  };
-  std::vector<Over> over;
+  std::vector<LeaseKey> keys;
   {
-    const LeaseEnds::BootTime now = BootTimeNow();
     MutexLock lock(mutex_);
     for (const auto& [key, lease] : leases_) {
-      if (!lease.ready || lease.ending) continue;
-      const bool has_programs = !lease.live.empty() || !lease.draining.empty();
-      std::string why = WhyOver(lease.ends, has_programs, lease.used_at, now);
-      if (why.empty()) continue;
-      events_.EndsByItself(lease, why);
-      over.push_back({.key = key, .name = lease.name, .why = std::move(why)});
+      if (!WhyOverByTerms(lease).empty()) keys.push_back(key);
     }
   }
-  for (const Over& each : over) {
-    const std::string why = absl::StrCat("lease ", each.name, " has ended: ", each.why);
-    RemoveKey(each.key, absl::FailedPreconditionError(why), std::chrono::steady_clock::now()).IgnoreError();
+  for (const LeaseKey key : keys) {
+    Removal removal;
+    std::string why;
+    {
+      // Asked again: a program may have attached, and then the lease is not idle.
+      MutexLock lock(mutex_);
+      const auto found = leases_.find(key);
+      if (found == leases_.end()) continue;
+      why = WhyOverByTerms(found->second);
+      if (why.empty()) continue;
+      events_.EndsByItself(found->second, why);
+      removal = BeginRemoval(found->second);
+    }
+    const absl::Status told =
+        absl::FailedPreconditionError(absl::StrCat("lease ", removal.name, " has ended: ", why));
+    FinishRemoval(removal, told, std::chrono::steady_clock::now()).IgnoreError();
   }
 }
 

@@ -32,7 +32,7 @@ TEST_F(LeaseEndsTest, ALeaseEndsWithItsTimeAlsoUnderAProgram) {
   ASSERT_THAT(Ask(*client, "open c lease=short"), StartsWith("ok "));
   EXPECT_TRUE(Eventually([&] { return !IsThere("short"); }));
   EXPECT_TRUE(IsThere("long"));
-  EXPECT_THAT(Run({"events"}).out, HasSubstr("lease short ends: its time is over"));
+  EXPECT_THAT(Run({"events"}).out, HasSubstr("lease short ends: its time to live has passed"));
   client->Signal(SIGKILL);
   EXPECT_EQ(Run({"rm", "long"}).code, 0);
 }

@@ -89,7 +89,7 @@ TEST_F(AdmissionTest, ATimeoutOfZeroDoesNotWaitForChunksThatAreMadeForAnotherReq
   EXPECT_EQ(Admit(kSecond, device, 16_MiB).phase, Phase::kLimit) << "the first one may end";
   // Chunks that are made for no request are worth the wait.
   admission_.Leave(id, first);
-  ASSERT_EQ(chunks_.ChargeLack(device), 32_MiB);
+  ASSERT_EQ(chunks_.BookLack(device), 32_MiB);
   EXPECT_EQ(Admit(kSecond, device, 16_MiB, milliseconds(0)).phase, Phase::kLimit);
 }
 
