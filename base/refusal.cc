@@ -1,6 +1,7 @@
 #include "lgpu/refusal.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <utility>
 
@@ -120,6 +121,7 @@ std::string HolderRemark(const Refusal::Holder& holder) {
   AppendPart(who, holder.pid > 0 ? "pid " + std::to_string(holder.pid) : "no process now");
   remark += (remark.empty() ? "" : " ") + ("(" + who + ")");
   if (!holder.guarantee.is_zero()) remark += ", guaranteed " + ColumnBytes(holder.guarantee);
+  remark += IdleRemark(holder);
   return remark;
 }
 
@@ -193,6 +195,16 @@ std::string_view RefusalReasonName(RefusalReason reason) {
       break;
   }
   return "unspecified";
+}
+
+std::string IdleRemark(const Refusal::Holder& holder) {
+  using namespace std::chrono_literals;
+  // A lease that used its GPU a moment ago is at work.
+  if (!holder.idle || *holder.idle < 30s) return "";
+  const std::chrono::milliseconds time = *holder.idle;
+  if (time < 120s) return ", idle " + std::to_string(time / 1s) + " s";
+  if (time < 120min) return ", idle " + std::to_string(time / 1min) + " min";
+  return ", idle " + (time < 48h ? std::to_string(time / 1h) + " h" : std::to_string(time / 24h) + " d");
 }
 
 std::string RefusalHeadline(const Refusal& refusal) {

@@ -11,7 +11,8 @@
   FIELD(pid, pid)                         \
   FIELD(device, device)                   \
   FIELD(held, held_bytes)                 \
-  FIELD(guarantee, guarantee_bytes)
+  FIELD(guarantee, guarantee_bytes)       \
+  FIELD(idle, idle_ms)
 
 #define LGPU_REFUSAL_OWNER_FIELDS(FIELD) \
   FIELD(op, op)                          \

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -20,6 +21,15 @@ using std::chrono::milliseconds;
 
 constexpr double kMostSeconds = 4e12;  // a double has their milliseconds exactly
 
+/// A time is in seconds, and its key says so.
+template <typename T>
+constexpr const char* KeyOf(const T&, const char* name) {
+  return name;
+}
+constexpr const char* KeyOf(const std::optional<milliseconds>&, std::string_view name) {
+  return name == "idle_ms" ? "idle_seconds" : "waited_seconds";
+}
+
 struct Writer {
   static Json Of(RefusalReason reason) { return std::string(RefusalReasonName(reason)); }
   static Json Of(const std::string& text) { return text; }
@@ -29,7 +39,7 @@ struct Writer {
   static Json Of(milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
   static Json Of(const Refusal::Holder& holder) {
     Json json = Json::object();
-#define LGPU_WRITE(member, name) json[#name] = Of(holder.member);
+#define LGPU_WRITE(member, name) Put(json, KeyOf(holder.member, #name), holder.member);
     LGPU_REFUSAL_HOLDER_FIELDS(LGPU_WRITE)
 #undef LGPU_WRITE
     return json;
@@ -49,6 +59,15 @@ struct Writer {
   }
 
   template <typename T>
+  static void Put(Json& json, const char* key, const T& value) {
+    json[key] = Of(value);
+  }
+  template <typename T>
+  static void Put(Json& json, const char* key, const std::optional<T>& value) {
+    if (value) json[key] = Of(*value);
+  }
+
+  template <typename T>
   static void PutKnown(Json& json, const char* key, const T& value) {
     json[key] = Of(value);
   }
@@ -60,12 +79,6 @@ struct Writer {
     if (value) json[key] = Of(*value);
   }
 };
-
-template <typename T>
-constexpr const char* KeyOf(const T&, const char* name) {
-  return name;
-}
-constexpr const char* KeyOf(const std::optional<milliseconds>&, const char*) { return "waited_seconds"; }
 
 struct Reader {
   /// False where the JSON is not of the type.
@@ -105,7 +118,7 @@ struct Reader {
   }
   static bool Read(const Json& json, Refusal::Holder& holder) {
     bool ok = json.is_object();
-#define LGPU_READ(member, name) ok = ok && ReadMember(json, #name, holder.member);
+#define LGPU_READ(member, name) ok = ok && ReadMember(json, KeyOf(holder.member, #name), holder.member);
     LGPU_REFUSAL_HOLDER_FIELDS(LGPU_READ)
 #undef LGPU_READ
     return ok;

@@ -17,6 +17,9 @@ std::string RefusalDetails(const Refusal& refusal);
 /// The headline of the refusal that `status` carries, or else the first line of its message.
 std::string StatusHeadline(const absl::Status& status);
 
+/// ", idle 12 min" where the holder's lease has been idle for half a minute or longer; otherwise "".
+std::string IdleRemark(const Refusal::Holder& holder);
+
 }  // namespace lgpu
 
 #endif  // LGPU_BASE_REFUSAL_TEXT_H_

@@ -306,6 +306,7 @@ class Daemon::Impl {
     const std::uint64_t tick = TickAt(UseTimeNow());
     if (std::exchange(tick_shown_, tick) == tick) return;
     for (const std::shared_ptr<SessionState>& session : sessions_.All()) session->WriteTick(tick);
+    TellLastUses(leases_, sessions_, broker_);
   }
 
   /// Once for each session.

@@ -182,6 +182,15 @@ absl::Status Broker::ExplainExport(LogicalId device, Bytes asked, const absl::St
   return RefusalStatus(core.refusals.OfDevice(device, RefusalCause::OfBackend(status, asked)));
 }
 
+void Broker::NoteLastUses(const std::vector<LastUse>& uses) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  for (const LastUse& use : uses) {
+    const auto found = core.tables.devices.find(use.device);
+    if (found != core.tables.devices.end()) found->second.last_use = use.at;
+  }
+}
+
 void Broker::StopWaiting() {
   BrokerCore& core = parts_->core;
   BrokerLock lock(core);

@@ -210,6 +210,12 @@ class Broker {
     Bytes card_free;
   };
   std::optional<DeviceInfo> Find(LogicalId device) const;
+  /// When programs of a device's lease last used a GPU; nothing: not known. Refusals tell it.
+  struct LastUse {
+    LogicalId device;
+    std::optional<TimePoint> at;
+  };
+  void NoteLastUses(const std::vector<LastUse>& uses);
 
   // Sessions.
   void AddSession(SessionId session, SessionSpec spec);

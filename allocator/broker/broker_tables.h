@@ -51,6 +51,7 @@ struct DeviceEntry {
   std::deque<WaiterId> limit_waiters;
   bool removed = false;
   Bytes lent;  // charges of all sessions: part of what the ledger has granted, or leaving
+  std::optional<Broker::TimePoint> last_use = {};  // of its lease's programs; none: not known
   Broker::TimePoint last_charge = {};  // of a preallocated device: chunks are made again some time after
 };
 

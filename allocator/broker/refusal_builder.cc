@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/refusal_text.h"
 
 namespace lgpu {
 namespace {
@@ -26,10 +27,12 @@ std::string HolderAdvice(const Refusal& refusal, const std::string& owner) {
   for (const Refusal::Holder& holder : refusal.holders) {
     if (holder.lease == refusal.lease && holder.owner == owner) continue;
     if (holder.owner == owner) return absl::StrCat("end a lease of yours: lgpu rm ", holder.lease);
-    if (other == nullptr) other = &holder;
+    // Idle memory is the first to ask for.
+    if (other == nullptr || (IdleRemark(*other).empty() && !IdleRemark(holder).empty())) other = &holder;
   }
   if (other == nullptr) return "wait longer";
-  return absl::StrCat("ask ", other->owner, " to free memory of lease ", other->lease, ", or wait longer");
+  return absl::StrCat("ask ", other->owner, " to free memory of lease ", other->lease, IdleRemark(*other),
+                      ", or wait longer");
 }
 
 }  // namespace
@@ -53,6 +56,10 @@ void RefusalBuilder::AddHolders(Refusal& refusal, CardId card, LogicalId except)
                            .device = device.spec.device_name,
                            .held = view.held(),
                            .guarantee = view.guarantee};
+    if (device.last_use) {
+      holder.idle = std::chrono::duration_cast<std::chrono::milliseconds>(
+          std::max(tables_.now() - *device.last_use, Broker::TimePoint::duration::zero()));
+    }
     // Of several processes that share the device, the one that holds most.
     Bytes most;
     for (const auto& [session, held] : device.held_by) {
@@ -250,7 +257,7 @@ std::string RefusalBuilder::OfWaitingLease(WaiterId id, WaiterId before) const {
   if (!holders.holders.empty()) {
     const Refusal::Holder& most = holders.holders.front();
     absl::StrAppend(&text, ", user ", most.owner,
-                    " has most: ", FormatBytes(std::max(most.held, most.guarantee)));
+                    " has most: ", FormatBytes(std::max(most.held, most.guarantee)), IdleRemark(most));
   }
   return text;
 }

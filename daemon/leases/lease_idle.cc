@@ -1,9 +1,11 @@
 #include "daemon/leases/lease_idle.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <vector>
 
 namespace lgpu::daemon {
 
@@ -24,6 +26,17 @@ std::optional<UseTime> LastUse(const Lease& lease, const SessionDirectory& sessi
   }
   const bool all_tell = std::includes(telling.begin(), telling.end(), silent.begin(), silent.end());
   return all_tell ? std::optional(std::min(last, UseTimeNow())) : std::nullopt;
+}
+
+void TellLastUses(const LeaseTable& leases, const SessionDirectory& sessions, Broker& broker) {
+  std::vector<Broker::LastUse> uses;
+  const auto now = std::chrono::steady_clock::now();
+  for (const Lease& lease : leases.Snapshot(Caller{.uid = 0})) {
+    std::optional<Broker::TimePoint> at;
+    if (const std::optional<UseTime> last = LastUse(lease, sessions)) at = now - (UseTimeNow() - *last);
+    for (const LeaseDevice& device : lease.devices) uses.push_back({.device = device.id, .at = at});
+  }
+  broker.NoteLastUses(uses);
 }
 
 }  // namespace lgpu::daemon

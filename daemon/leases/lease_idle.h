@@ -3,7 +3,9 @@
 
 #include <optional>
 
+#include "allocator/broker/broker.h"
 #include "daemon/leases/lease.h"
+#include "daemon/leases/lease_table.h"
 #include "daemon/sessions/session_state.h"
 #include "daemon/sessions/session_use.h"
 
@@ -12,6 +14,9 @@ namespace lgpu::daemon {
 /// When a program of the lease last used a GPU, attached or ended, or the lease was made: it is idle since
 /// then. Nothing: one of its programs cannot tell.
 std::optional<UseTime> LastUse(const Lease& lease, const SessionDirectory& sessions);
+
+/// Tells the broker about the last uses of all leases, for its refusals.
+void TellLastUses(const LeaseTable& leases, const SessionDirectory& sessions, Broker& broker);
 
 }  // namespace lgpu::daemon
 

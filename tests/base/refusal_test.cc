@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -15,6 +17,8 @@
 
 namespace lgpu {
 namespace {
+
+using namespace std::chrono_literals;
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -84,6 +88,25 @@ TEST(RefusalTest, AFullCardNamesTheHolders) {
                                  process now), guaranteed 128.00MiB
   held by             64.00MiB   lease mixed (pid 7), guaranteed 128.00MiB
   waited 1500 ms for memory to come back)");
+}
+
+TEST(RefusalTest, AnIdleHolderIsMarkedFromHalfAMinuteOn) {
+  const auto remark = [](std::optional<std::chrono::seconds> idle) {
+    return IdleRemark({.lease = "train", .idle = idle});
+  };
+  EXPECT_EQ(remark(std::nullopt), "");
+  EXPECT_EQ(remark(29s), "");
+  EXPECT_EQ(remark(30s), ", idle 30 s");
+  EXPECT_EQ(remark(119s), ", idle 119 s");
+  EXPECT_EQ(remark(120s), ", idle 2 min");
+  EXPECT_EQ(remark(719s), ", idle 11 min");
+  EXPECT_EQ(remark(2h), ", idle 2 h");
+  EXPECT_EQ(remark(49h), ", idle 2 d");
+  Refusal refusal;
+  refusal.reason = RefusalReason::kCard;
+  refusal.holders = {{"train", "anna", 4242, "", 768_MiB, Bytes(), 12min}};
+  EXPECT_THAT(FormatRefusal(refusal),
+              HasSubstr("held by            768.00MiB   lease train (user anna, pid 4242), idle 12 min"));
 }
 
 TEST(RefusalTest, ARefusalOfTheLimitHasNoFragmentationAndNoFreeMemoryOfAnotherBasis) {
@@ -278,12 +301,13 @@ TEST(RefusalTest, JsonHasNamesAndSecondsAndLeavesOutWhatIsNotKnown) {
   refusal.lease = "train";
   refusal.limit = Bytes(0);
   refusal.live_blocks = 7;
-  refusal.holders = {{}};
+  refusal.holders = {{}, {.idle = std::chrono::milliseconds(2500)}};
   refusal.owners = {{.op = "MatMul", .bytes = Bytes(5), .blocks = 2}};
   refusal.waited = std::chrono::milliseconds(1250);
   EXPECT_EQ(
       RefusalJson(refusal),
-      R"({"advice":[],"asked_bytes":0,"holders":[{"device":"","guarantee_bytes":0,"held_bytes":0,"lease":"","owner":"","pid":0}],)"
+      R"({"advice":[],"asked_bytes":0,"holders":[{"device":"","guarantee_bytes":0,"held_bytes":0,"lease":"","owner":"","pid":0},)"
+      R"({"device":"","guarantee_bytes":0,"held_bytes":0,"idle_seconds":2.5,"lease":"","owner":"","pid":0}],)"
       R"("lease":"train","limit_bytes":0,"live_blocks":7,"owners":[{"blocks":2,"bytes":5,"op":"MatMul"}],"reason":"map count","waited_seconds":1.25})");
 }
 
@@ -364,6 +388,7 @@ Refusal RandomRefusal(std::mt19937_64& random) {
   for (std::size_t n = random() % 12; n-- > 0;) {
     refusal.holders.push_back(
         {text(), text(), static_cast<std::int64_t>(random()), text(), bytes(), bytes()});
+    if (random() % 2) refusal.holders.back().idle = std::chrono::milliseconds(random() >> 14);
   }
   // In JSON a double of seconds, which has every millisecond of 30,000 years.
   if (random() % 2) refusal.waited = std::chrono::milliseconds(static_cast<std::int64_t>(random() >> 14));

@@ -125,7 +125,12 @@ TEST_F(CliTest, NotEnoughMemoryNowHasItsOwnCodeAndTheWholeExplanation) {
   EXPECT_EQ(refused.code, 75) << refused.err;
   EXPECT_THAT(refused.err, AllOf(StartsWith("lgpu: error: "), HasSubstr("[RESOURCE_EXHAUSTED]\n"),
                                  HasSubstr("big"), HasSubstr("96.00MiB"), HasSubstr("64.00MiB")));
-  const json error = json::parse(Run({"create", "--json", "-m", "64MiB", "--preallocate"}).err);
+  // A lease is known to be idle one second after it was made.
+  json error;
+  EXPECT_TRUE(Eventually([&] {
+    error = json::parse(Run({"create", "--json", "-m", "64MiB", "--preallocate"}).err);
+    return error["refusal"]["holders"][0].contains("idle_seconds");
+  })) << error.dump();
   EXPECT_EQ(error["refusal"]["asked_bytes"], 64 * kMiB);
   EXPECT_EQ(error["refusal"]["holders"][0]["lease"], "big");
   EXPECT_EQ(Run({"rm", "big"}).code, 0);

@@ -41,6 +41,8 @@ struct Refusal {
     std::string device = {};  // "/device:GPU:0" of that lease
     Bytes held = {};
     Bytes guarantee = {};
+    /// The lease's programs have not used a GPU for so long; nothing: not known.
+    std::optional<std::chrono::milliseconds> idle = {};
     friend bool operator==(const Holder&, const Holder&) = default;
   };
 

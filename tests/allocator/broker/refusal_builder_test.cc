@@ -67,6 +67,24 @@ TEST_F(RefusalBuilderTest, AShortCardNamesItsOtherHoldersWithTheLargestFirst) {
   EXPECT_THAT(refusal.advice.back(), HasSubstr("ask cyd to free memory of lease large"));
 }
 
+TEST_F(RefusalBuilderTest, IdleHoldersAreNamedAndAskedFirst) {
+  const LogicalId large = AddNamed("large", "cyd", 256_MiB);
+  const LogicalId small = AddNamed("small", "bob", 64_MiB);
+  Hold(kSecond, large, 160_MiB);
+  Hold(kThird, small, 32_MiB);
+  const RefusalCause cause{.reason = RefusalReason::kCard, .asked = 200_MiB};
+  EXPECT_EQ(refusals_.OfDevice(mine_, cause).holders.front().idle, std::nullopt) << "not known";
+  tables_.devices.at(large).last_use = tables_.now() + 1s;  // a clock that was read a moment later
+  tables_.devices.at(small).last_use = tables_.now() - 12min;
+  const Refusal refusal = refusals_.OfDevice(mine_, cause);
+  ASSERT_EQ(refusal.holders.size(), 2u);
+  EXPECT_EQ(refusal.holders[0].idle, 0ms);
+  EXPECT_EQ(refusal.holders[1].idle, 12min);
+  ASSERT_FALSE(refusal.advice.empty());
+  EXPECT_THAT(refusal.advice.back(),
+              HasSubstr("ask bob to free memory of lease small, idle 12 min, or wait longer"));
+}
+
 TEST_F(RefusalBuilderTest, ALeaseOfTheSameUserIsTheFirstAdvice) {
   Hold(kSecond, AddNamed("other", "ann", 256_MiB), 200_MiB);
   const Refusal refusal = refusals_.OfDevice(mine_, {.reason = RefusalReason::kCard, .asked = 60_MiB});
