@@ -8,9 +8,17 @@ namespace lgpu::shim {
 std::optional<Allocation> Allocations::Add(std::uint64_t key, Allocation allocation) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);
-  const auto [place, is_new] = shard.known.try_emplace(key, std::move(allocation));
-  if (is_new) return std::nullopt;
-  return std::exchange(place->second, std::move(allocation));  // which an existing key has left alone
+  if (shard.spare.empty()) {
+    const auto [place, is_new] = shard.known.try_emplace(key, std::move(allocation));
+    if (is_new) return std::nullopt;
+    return std::exchange(place->second, std::move(allocation));  // which an existing key has left alone
+  }
+  shard.spare.key() = key;
+  shard.spare.mapped() = std::move(allocation);
+  auto added = shard.known.insert(std::move(shard.spare));
+  if (added.inserted) return std::nullopt;
+  shard.spare = std::move(added.node);
+  return std::exchange(added.position->second, std::exchange(shard.spare.mapped(), {}));
 }
 
 std::optional<Allocation> Allocations::Remove(std::uint64_t key) {
@@ -19,7 +27,7 @@ std::optional<Allocation> Allocations::Remove(std::uint64_t key) {
   const auto found = shard.known.find(key);
   if (found == shard.known.end()) return std::nullopt;
   std::optional<Allocation> allocation = std::move(found->second);
-  shard.known.erase(found);
+  shard.spare = shard.known.extract(found);
   return allocation;
 }
 

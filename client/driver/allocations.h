@@ -57,8 +57,11 @@ class Allocations {
 
  private:
   struct alignas(64) Shard {
+    using Known = std::unordered_map<std::uint64_t, Allocation>;
     LightMutex mutex;
-    std::unordered_map<std::uint64_t, Allocation> known;
+    Known known;
+    /// An entry that was taken out: the next one needs no memory of its own.
+    Known::node_type spare;
   };
   static constexpr std::size_t kShards = 16;
   Shard& Of(std::uint64_t key) { return shards_[(key >> 9 ^ key >> 21) % kShards]; }

@@ -1,5 +1,7 @@
 // cuGetProcAddress: a program that looks up a call which the shim changes gets the shim's.
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <string_view>
 
@@ -26,6 +28,17 @@ const Entry kEntries[] = {
     LGPU_SHIM_SURFACE(LGPU_SHIM_ENTRY)
 #undef LGPU_SHIM_ENTRY
 };
+
+/// All names and symbols of the table, in order.
+constexpr auto kNames = [] {
+  std::array names = {
+#define LGPU_SHIM_NAMES(symbol, name, ...) std::string_view(#symbol), std::string_view(name),
+      LGPU_SHIM_SURFACE(LGPU_SHIM_NAMES)
+#undef LGPU_SHIM_NAMES
+  };
+  std::sort(names.begin(), names.end());
+  return names;
+}();
 
 /// The driver's own address of an entry.
 void* RealOf(std::size_t index) {
@@ -59,6 +72,8 @@ bool IsNewer(const Entry& entry, const void* answer) {
 /// The shim's call in place of the driver's `answer` to a look-up; the answer itself where that is not
 /// changed.
 void* Instead(std::string_view symbol, int version, Flags64 flags, void* answer) {
+  // A program begins with hundreds of look-ups, and most are of calls that the shim does not change.
+  if (!std::binary_search(kNames.begin(), kNames.end(), symbol)) return answer;
   const bool wants_per_thread = (flags & kPerThreadStream) != 0;
   const Entry* chosen = nullptr;
   bool is_last = false;  // no later version is in the table

@@ -31,7 +31,7 @@ std::optional<UseTime> LastUse(const Lease& lease, const SessionDirectory& sessi
 void TellLastUses(const LeaseTable& leases, const SessionDirectory& sessions, Broker& broker) {
   std::vector<Broker::LastUse> uses;
   const auto now = std::chrono::steady_clock::now();
-  for (const Lease& lease : leases.Snapshot(Caller{.uid = 0})) {
+  for (const Lease& lease : leases.Snapshot(Caller{})) {
     std::optional<Broker::TimePoint> at;
     if (const std::optional<UseTime> last = LastUse(lease, sessions)) at = now - (UseTimeNow() - *last);
     for (const LeaseDevice& device : lease.devices) uses.push_back({.device = device.id, .at = at});
