@@ -55,7 +55,7 @@ std::string UnknownWords(const std::vector<std::string>& words) {
   return absl::StrCat("lgpud takes no arguments, but you gave it ", words.front());
 }
 
-void SetUsageError(CommandLine& result, std::string_view what) {
+void SetUsageError(CommandLine& result, const std::string& what) {
   result.exit_code = kExitUsage;
   result.message = absl::StrCat("lgpud: error: ", what, "\n  try: lgpud --help\n");
 }
