@@ -41,9 +41,8 @@ std::string PlainError(const CLI::ParseError& error) {
   const std::string flag = text.substr(0, text.find(':'));
   if (text.find(": 1 required") != std::string::npos) return flag + " needs a value";
   if (text.find(": At Most 1 required") != std::string::npos) return flag + " can be given once";
-  if (text.find("Could not convert") != std::string::npos ||
-      text.find("Should be true/false") != std::string::npos) {
-    return "a flag without a value was given one";
+  if (const std::size_t end = text.find(" was given a disallowed"); end != std::string::npos) {
+    return text.substr(0, end) + " takes no value";
   }
   return text;
 }
@@ -79,11 +78,14 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
                  "Read this file instead of /etc/lgpu/lgpud.toml,\nlgpud.d/ and the user's file")
       ->type_name("FILE");
   app.add_flag("--check-config", result.check_config,
-               "Read the whole configuration, say what is wrong with\nit (exit 78), and stop");
+               "Read the whole configuration, say what is wrong with\nit (exit 78), and stop")
+      ->disable_flag_override();
   app.add_flag("--print-config", result.print_config,
-               "The same, and list the settings in effect with where\nthey come from");
+               "The same, and list the settings in effect with where\nthey come from")
+      ->disable_flag_override();
   app.add_flag("--check-gpus", result.check_gpus,
-               "Say whether there is any GPU to serve, real or\nsimulated (exit 9: none), and stop");
+               "Say whether there is any GPU to serve, real or\nsimulated (exit 9: none), and stop")
+      ->disable_flag_override();
   app.add_option(
          "--http", result.flags.http,
          "Serve the page, /metrics and /api/v1 there; 9400\nalone is 127.0.0.1:9400 (default: nowhere)")
