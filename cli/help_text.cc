@@ -103,10 +103,10 @@ std::string HelpText(const std::vector<VerbInfo>& table, const std::string& verb
   absl::StrAppend(&text, verb.empty() ? "\nFlags of every verb, before or behind it:\n" : "\nFlags:\n",
                   Rows(*found, false, width));
   if (page != nullptr) text += Examples(*page, width);
-  absl::StrAppend(
-      &text, "\n",
-      verb.empty() ? "The flags of a verb: lgpu help VERB\n"
-                   : "Flags that every verb takes (--json, --endpoint, --timeout, -q, ...): lgpu --help\n");
+  absl::StrAppend(&text, "\n",
+                  verb.empty()
+                      ? "The flags of a verb: lgpu help VERB\n"
+                      : "Flags of every verb (--json, --endpoint, --timeout, -q, ...): lgpu --help\n");
   return text;
 }
 

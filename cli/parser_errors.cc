@@ -47,9 +47,10 @@ bool TakesNoValue(const CLI::App& app, const std::string& name) {
 }
 
 /// Of a value that a check refused: "--to: x is not one of sh, json".
-std::string RefusedValue(const std::string& text) {
-  const auto flag = Around(text, ": ");
+std::string RefusedValue(const std::string& text, const CLI::App& app) {
+  auto flag = Around(text, ": ");
   if (!flag) return text;
+  if (!flag->first.starts_with("-")) flag->first = VerbOf(app);
   if (const auto set = Around(flag->second, " not in {")) {
     const std::string choices = set->second.substr(0, set->second.rfind('}'));
     return absl::StrCat(flag->first, ": ", set->first, " is not one of ",
@@ -100,7 +101,7 @@ std::string PlainParserError(const CLI::ParseError& error, const CLI::App& app) 
       return absl::StrCat(both->first, " and ", both->second, " cannot be given together");
     }
   }
-  if (kind == "ValidationError") return RefusedValue(text);
+  if (kind == "ValidationError") return RefusedValue(text, app);
   return text;
 }
 

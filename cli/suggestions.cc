@@ -88,6 +88,7 @@ class Explainer {
       if (word.size() > 1 && word[0] == '-') {
         const FlagInfo* flag = FindFlag(word);
         if (flag == nullptr) wrong = UnknownFlag(word);
+        if (flag != nullptr && verb_ == nullptr && !IsOfEveryVerb(*flag)) early_flag_ = word;
         if (flag != nullptr && TakesNextWord(*flag, word)) ++i;
       } else if (verb_ == nullptr) {
         verb_ = FindVerb(word);
@@ -98,6 +99,7 @@ class Explainer {
       if (wrong) return *wrong;
     }
     if (verb_ == nullptr) return NoVerb(parser_says);
+    if (!early_flag_.empty()) return MisplacedFlag();
     return {verb_->takes_command, std::string(parser_says), Help()};
   }
 
@@ -118,6 +120,12 @@ class Explainer {
       }
     }
     return nullptr;
+  }
+
+  bool IsOfEveryVerb(const FlagInfo& flag) const {
+    const std::vector<FlagInfo>& flags = table_.front().flags;
+    return std::any_of(flags.begin(), flags.end(),
+                       [&flag](const FlagInfo& known) { return known.names == flag.names; });
   }
 
   static bool TakesNextWord(const FlagInfo& flag, const std::string& word) {
@@ -162,6 +170,13 @@ class Explainer {
     return {verb_ != nullptr && verb_->takes_command,
             absl::StrCat(verb_ == nullptr ? "lgpu" : "lgpu " + verb_->name, " has no flag ", Printable(name)),
             best.empty() ? Help() : best};
+  }
+
+  WrongLine MisplacedFlag() const {
+    if (FindFlag(early_flag_) == nullptr) return UnknownFlag(early_flag_);
+    return {verb_->takes_command,
+            absl::StrCat(Printable(early_flag_), " is a flag of ", verb_->name, " and stands before it"),
+            absl::StrCat("lgpu ", verb_->name, " ", Quoted(early_flag_), " ...")};
   }
 
   WrongLine UnknownVerb(const std::string& word) const {
@@ -211,6 +226,7 @@ class Explainer {
   const Words& words_;
   const std::optional<Words>& command_;
   const VerbInfo* verb_ = nullptr;
+  std::string early_flag_;  // of one verb alone, before any verb
   std::size_t positionals_ = 0;
 };
 

@@ -106,7 +106,7 @@ const std::vector<VerbPage>& Pages() {
        "not reach them.",
        {{"eval \"$(lgpu env train)\"", "this shell and the programs that it starts"},
         {"lgpu env train --format json", "for scripts"},
-        {"lgpu env train --format cdi > train.json && mv train.json /etc/cdi/lgpu-train.json",
+        {"lgpu env train --format cdi > lgpu-train.json && mv lgpu-train.json /etc/cdi/",
          "as root: for `podman run --device lgpu.io/lease=train`"}}},
       {"slurm",
        "Prints the lines of gres.conf for the GPUs that this node serves, and as a comment the lines of "

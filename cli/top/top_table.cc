@@ -26,11 +26,19 @@ std::string RateText(const std::optional<TopRates>& rates, double TopRates::*whi
   return is_whole ? absl::StrFormat("%.0f", rate) : absl::StrFormat("%.1f", rate);
 }
 
+constexpr std::size_t kPidWidth = 10;
+
+/// Of every process once, although it may have several sessions. Pids that do not fit are counted: a cut pid
+/// would be another process's.
 std::string PidsOf(const v1::LeaseStats& lease) {
   std::vector<std::string> pids;
-  for (const v1::SessionStats& session : lease.sessions()) pids.push_back(absl::StrCat(session.pid()));
-  if (pids.size() > 2) return absl::StrCat(pids[0], ",+", pids.size() - 1);
-  return pids.empty() ? "-" : absl::StrJoin(pids, ",");
+  for (const v1::SessionStats& session : lease.sessions()) {
+    std::string pid = absl::StrCat(session.pid());
+    if (std::find(pids.begin(), pids.end(), pid) == pids.end()) pids.push_back(std::move(pid));
+  }
+  if (pids.empty()) return "-";
+  const std::string all = absl::StrJoin(pids, ",");
+  return all.size() <= kPidWidth ? all : absl::StrCat(pids[0], ",+", pids.size() - 1);
 }
 
 /// Of all processes of the lease together.
@@ -67,7 +75,7 @@ constexpr std::array<Column, 14> kColumns = {{{"LEASE", 12, false, 0},
                                               {"SM", 4, true, 104},
                                               {"ALLOC/S", 7, true, 112},
                                               {"OWNER", 8, false, 96},
-                                              {"PID", 10, false, 0},
+                                              {"PID", kPidWidth, false, 0},
                                               {"IDLE", 4, true, 88},
                                               {"STATE", 9, false, 140}}};
 

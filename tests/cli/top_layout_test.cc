@@ -70,6 +70,19 @@ TEST(TopLayoutTest, FiguresThatDoNotFitGoOnInTheNextLine) {
   EXPECT_THAT(Once(Model(), 50), AllOf(HasSubstr("free 700.00MiB"), HasSubstr("foreign 24.00MiB")));
 }
 
+TEST(TopLayoutTest, APidIsShownInFullOrCounted) {
+  TopModel model = Model();
+  v1::LeaseStats& lease = *model.stats.mutable_leases(0);
+  lease.add_sessions()->set_pid(4711);
+  EXPECT_THAT(Once(model, 80), Not(HasSubstr("4711,4711"))) << "two sessions of one process";
+  lease.add_sessions()->set_pid(4800);
+  EXPECT_THAT(Once(model, 80), HasSubstr("4711,4800"));
+  lease.mutable_sessions(0)->set_pid(30314);
+  lease.mutable_sessions(1)->set_pid(30338);
+  lease.mutable_sessions()->RemoveLast();
+  EXPECT_THAT(Once(model, 80), HasSubstr("30314,+1"));
+}
+
 TEST(TopLayoutTest, EightGpusLeaveRoomForTheLeases) {
   TopModel model = Model(3);
   for (std::uint32_t i = 1; i < 8; ++i) {

@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "tests/cli/cli_testing.h"
@@ -129,6 +131,8 @@ TEST_F(UsageTest, AMistypedWordIsAnsweredWithASuggestion) {
        "try: lgpu run -m 8MiB -- python3 'a b.py' --name x\n"},
       {{"-q", "--", "true"}, "try: lgpu run -q -- true\n"},
       {{"ls", "train"}, "try: lgpu ls --lease train\n"},
+      {{"--lease", "x", "verify"}, "try: lgpu verify --lease ...\n"},
+      {{"--memory=8MiB", "ls"}, "try: lgpu ls --help\n"},
       {{"zzzzzzzz"}, "try: lgpu help\n"}};
   for (const auto& [words, advice] : lines) {
     const ProgramResult result = Run(words);
@@ -152,12 +156,23 @@ TEST_F(UsageTest, AWrongLineIsAnsweredInPlainWords) {
       {{"env", "train", "--format", "x"},
        "error: --format: x is not one of sh, json, systemd, taskprolog, cdi ["},
       {{"explain", "Add", "--gpus", "99"}, "error: --gpus: 99 is not in 0 to 64 ["},
+      {{"slurm", "x"}, "error: lgpu slurm: x is not one of gres ["},
+      {{"-m", "8MiB", "create"}, "error: -m is a flag of create and stands before it ["},
       {{"ls", "--json=x"}, "error: --json takes no value ["},
       {{"create", "-m", "8MiB", "-m", "9MiB"}, "error: --memory can be given once ["}};
   for (const auto& [words, what] : lines) {
     const ProgramResult result = Run(words);
     EXPECT_EQ(result.code, 2) << ::testing::PrintToString(words);
     EXPECT_THAT(result.err, HasSubstr(what)) << ::testing::PrintToString(words);
+  }
+}
+
+TEST_F(UsageTest, EveryHelpFitsIn80Columns) {
+  const auto verbs = nlohmann::json::parse(Run({"help", "--json"}).out)["verbs"];
+  ASSERT_FALSE(verbs.empty());
+  for (const auto& verb : verbs) {
+    std::istringstream lines(Run({verb["name"].get<std::string>(), "--help"}).out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
   }
 }
 

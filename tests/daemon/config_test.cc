@@ -451,6 +451,16 @@ TEST(CommandLineTest, FlagsAndTheirErrors) {
   const char* size[] = {"lgpud", "--simulate", "2x1GB"};
   EXPECT_EQ(ParseCommandLine(3, size).exit_code, kExitUsage);
   EXPECT_THAT(ParseCommandLine(3, size).message, HasSubstr("GiB"));
+  EXPECT_EQ(ParseCommandLine(3, bad).message,
+            "lgpud: error: lgpud has no flag --simulat\n  try: lgpud --help\n");
+  const char* word[] = {"lgpud", "now"};
+  EXPECT_THAT(ParseCommandLine(2, word).message, HasSubstr("takes no arguments, but you gave it now\n"));
+  const char* valueless[] = {"lgpud", "--dir"};
+  EXPECT_THAT(ParseCommandLine(2, valueless).message, HasSubstr("--dir needs a value\n"));
+  const char* twice[] = {"lgpud", "--dir=/a", "--dir=/b"};
+  EXPECT_THAT(ParseCommandLine(3, twice).message, HasSubstr("--dir can be given once\n"));
+  const char* valued[] = {"lgpud", "--check-config=3"};
+  EXPECT_THAT(ParseCommandLine(2, valued).message, HasSubstr("--check-config takes no value\n"));
   const char* level[] = {"lgpud", "--log-level", "loud"};
   EXPECT_EQ(ParseCommandLine(3, level).exit_code, kExitUsage);
   const char* version[] = {"lgpud", "--version"};
@@ -459,6 +469,8 @@ TEST(CommandLineTest, FlagsAndTheirErrors) {
   const char* help[] = {"lgpud", "--help"};
   EXPECT_EQ(ParseCommandLine(2, help).exit_code, kExitOk);
   EXPECT_THAT(ParseCommandLine(2, help).message, HasSubstr("--simulate"));
+  std::istringstream lines(ParseCommandLine(2, help).message);
+  for (std::string text; std::getline(lines, text);) EXPECT_LE(text.size(), 80u) << text;
 }
 
 }  // namespace
