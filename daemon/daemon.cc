@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "daemon/http/http_server.h"
+#include "daemon/leases/lease_idle.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/leases/static_devices.h"
 #include "daemon/recovery/journal.h"
