@@ -42,7 +42,7 @@ std::string PlainError(const CLI::ParseError& error) {
   if (text.find(": 1 required") != std::string::npos) return flag + " needs a value";
   if (text.find(": At Most 1 required") != std::string::npos) return flag + " can be given once";
   if (const std::size_t end = text.find(" was given a disallowed"); end != std::string::npos) {
-    return text.substr(0, end) + " takes no value";
+    return absl::StrCat("--", text.substr(0, end), " takes no value");
   }
   return text;
 }
