@@ -26,8 +26,8 @@ template <typename T>
 constexpr const char* KeyOf(const T&, const char* name) {
   return name;
 }
-constexpr const char* KeyOf(const std::optional<milliseconds>&, std::string_view name) {
-  return name == "idle_ms" ? "idle_seconds" : "waited_seconds";
+constexpr const char* KeyOf(const std::optional<milliseconds>&, const char* name) {
+  return std::string_view(name) == "idle_ms" ? "idle_seconds" : "waited_seconds";
 }
 
 struct Writer {

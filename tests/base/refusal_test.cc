@@ -106,7 +106,7 @@ TEST(RefusalTest, AnIdleHolderIsMarkedFromHalfAMinuteOn) {
   refusal.reason = RefusalReason::kCard;
   refusal.holders = {{"train", "anna", 4242, "", 768_MiB, Bytes(), 12min}};
   EXPECT_THAT(FormatRefusal(refusal),
-              HasSubstr("held by            768.00MiB   lease train (user anna, pid 4242), idle 12 min"));
+              HasSubstr("held by    768.00MiB   lease train (user anna, pid 4242), idle 12 min"));
 }
 
 TEST(RefusalTest, ARefusalOfTheLimitHasNoFragmentationAndNoFreeMemoryOfAnotherBasis) {
