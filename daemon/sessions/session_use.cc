@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "daemon/sessions/session_state.h"
 
@@ -10,6 +11,19 @@ namespace lgpu::daemon {
 namespace {
 
 constexpr std::uint64_t kFirstTick = ClientPage::kNoUse + 1;
+
+/// How far the system's clock is ahead of UseTime's. The clocks are read one after the other, so each reading
+/// differs a little, and times that people compare would differ with it: one reading holds until somebody
+/// sets the clock, or the two have drifted apart.
+std::chrono::nanoseconds SystemTimeOffset() {
+  constexpr std::chrono::milliseconds kDrift{100};
+  static std::atomic<std::int64_t> kept{0};
+  const std::chrono::nanoseconds now = std::chrono::system_clock::now().time_since_epoch() - UseTimeNow();
+  const std::chrono::nanoseconds before(kept.load(std::memory_order_relaxed));
+  if (now - before < kDrift && before - now < kDrift) return before;
+  kept.store(now.count(), std::memory_order_relaxed);
+  return now;
+}
 
 }  // namespace
 
@@ -31,12 +45,13 @@ UseTime TimeOfTick(std::uint64_t tick) {
 }
 
 std::chrono::system_clock::time_point ToSystemTime(UseTime time) {
-  return std::chrono::system_clock::now() -
-         std::chrono::duration_cast<std::chrono::system_clock::duration>(UseTimeNow() - time);
+  const std::chrono::nanoseconds since_epoch = time + SystemTimeOffset();
+  return std::chrono::system_clock::time_point(
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(since_epoch));
 }
 
 UseTime FromSystemTime(std::chrono::system_clock::time_point time) {
-  return UseTimeNow() - (std::chrono::system_clock::now() - time);
+  return time.time_since_epoch() - SystemTimeOffset();
 }
 
 SessionUse SessionState::use() const {
