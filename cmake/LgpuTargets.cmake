@@ -34,12 +34,18 @@ function(lgpu_in_groups name)
 endfunction()
 
 # lgpu_test_program(NAME MAIN): a GoogleTest program; MAIN is the library with its main function. Its files find GoogleTest
-# and the standard library compiled in advance, and are optimised less than what they test.
+# and the standard library compiled in advance, and are optimised less than what they test: with sanitizers not at all, but
+# in folders that set LGPU_TESTS_COMPUTE, whose tests compute for long.
 function(lgpu_test_program name main)
   add_executable(${name})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE lgpu_options lgpu_test_options GTest::gmock ${main})
-  target_precompile_headers(${name} REUSE_FROM lgpu_test_main)
+  if(LGPU_UNOPTIMISED AND NOT LGPU_TESTS_COMPUTE)
+    target_compile_options(${name} PRIVATE ${LGPU_UNOPTIMISED})
+    target_precompile_headers(${name} REUSE_FROM lgpu_test_main_unoptimised)
+  else()
+    target_precompile_headers(${name} REUSE_FROM lgpu_test_main)
+  endif()
 endfunction()
 
 # lgpu_test(NAME SOURCES ... DEPENDS ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds]): GoogleTest files that ctest runs
