@@ -12,9 +12,10 @@ namespace {
 
 constexpr std::uint64_t kFirstTick = ClientPage::kNoUse + 1;
 
-/// How far the system's clock is ahead of UseTime's. The clocks are read one after the other, so each reading
-/// differs a little, and times that people compare would differ with it: one reading holds until somebody
-/// sets the clock, or the two have drifted apart.
+/// How far the system's clock is ahead of UseTime's. lgpud reads the two clocks one after the other, so two
+/// readings of their difference are never quite equal, and the same use would be shown at two times. lgpud
+/// therefore keeps one reading, until the difference has changed by kDrift: somebody set the system's clock,
+/// or the clocks have drifted apart.
 std::chrono::nanoseconds SystemTimeOffset() {
   constexpr std::chrono::milliseconds kDrift{100};
   static std::atomic<std::int64_t> kept{0};

@@ -40,7 +40,7 @@ class Image:
         self.environment = []
         self.mounts = []
 
-    def library(self, path):
+    def place_library(self, path):
         """Any library: the hook does not look into a driver."""
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(pathlib.Path("/", LIBRARIES, "libm.so.6"), path)
@@ -73,7 +73,7 @@ def every_file_of_the_driver_is_covered_wherever_it_is_mounted(image):
     places = [LIBRARIES + "/libcuda.so.580.65.06", "usr/local/cuda-12.4/compat/libcuda.so.550.1", "opt/a/libcuda.so.1",
               "opt/b/libcuda.so", "opt/c/libcuda.so.1", "srv/libcuda.so.1"]
     for place in places:
-        image.library(image.root / place)
+        image.place_library(image.root / place)
     image.environment = ["LD_LIBRARY_PATH=relative:/opt/a:/usr/lib"]
     (image.root / "etc/ld.so.conf").write_text("include ld.so.conf.d/*.conf\n")
     (image.root / "etc/ld.so.conf.d").mkdir()
@@ -87,7 +87,7 @@ def every_file_of_the_driver_is_covered_wherever_it_is_mounted(image):
 
 @case
 def a_library_of_two_names_is_covered_once(image):
-    image.library(image.libraries / "libcuda.so.580.1")
+    image.place_library(image.libraries / "libcuda.so.580.1")
     for name in ("libcuda.so.1", "libcuda.so"):
         (image.libraries / name).symlink_to("libcuda.so.580.1")
     code, text, found = image.cover("ls usr/lib/lgpu/cover")
@@ -96,19 +96,19 @@ def a_library_of_two_names_is_covered_once(image):
 
 @case
 def links_out_of_the_root_end_in_it(image):
-    image.library(image.folder / "machine/libcuda.so.1")
+    image.place_library(image.folder / "machine/libcuda.so.1")
     (image.libraries / "libcuda.so.1").symlink_to(image.folder / "machine/libcuda.so.1")
     (image.libraries / "libcuda.so").symlink_to("../" * 30 + str(image.folder / "machine/libcuda.so.1"))
     (image.root / "usr/lib64").symlink_to(image.folder / "machine")
     expect("has no libcuda.so.1" in image.refused(), "the machine's driver was taken for the container's")
-    image.library(image.libraries / "libcuda.so.580.1")
+    image.place_library(image.libraries / "libcuda.so.580.1")
     (image.root / "usr/lib/lgpu").symlink_to(image.outside)
     expect("cannot make the folder /usr/lib/lgpu in the container" in image.refused(), "a link in place of the folder")
 
 
 @case
 def what_is_no_regular_file_is_not_opened(image):
-    image.library(image.libraries / "libcuda.so.580.1")
+    image.place_library(image.libraries / "libcuda.so.580.1")
     for place in ("usr/lib/libcuda.so.1", "usr/lib/libc.so.6", "etc/ld.so.conf", LIBRARIES + "/libnvidia-ml.so.1"):
         os.mkfifo(image.root / place)
     (image.root / "usr/lib/libcuda.so.2").mkdir()
@@ -122,7 +122,7 @@ def what_is_no_regular_file_is_not_opened(image):
 def damaged_libraries_end_in_one_sentence_or_are_covered(image):
     shim = (HOOK.parent / "lib/libcuda.so.1").read_bytes()
     good = image.libraries / "libcuda.so.580.1"
-    image.library(good)
+    image.place_library(good)
     odd = image.libraries / "libcuda.so.1"
     for bytes_ in (b"", b"\x7fELF", b"\x7fELF\x02" + b"\xff" * 5000, shim[:64], shim[:4096], shim[:200000],
                    shim[:32] + b"\xff" * 8 + shim[40:], shim[:54] + b"\xff" * 4 + shim[58:]):
@@ -137,7 +137,7 @@ def damaged_libraries_end_in_one_sentence_or_are_covered(image):
 
 @case
 def a_configuration_that_includes_itself_ends(image):
-    image.library(image.libraries / "libcuda.so.580.1")
+    image.place_library(image.libraries / "libcuda.so.580.1")
     folder = image.root / "etc/ld.so.conf.d"
     folder.mkdir()
     for i in range(100):
@@ -151,7 +151,7 @@ def a_configuration_that_includes_itself_ends(image):
 @case
 def a_user_namespace_that_cannot_read_the_bundle_is_enough(image):
     place = f"{LIBRARIES}/libcuda.so.580.1"
-    image.library(image.root / place)
+    image.place_library(image.root / place)
     for folder, _, files in os.walk(image.root):
         for each in (folder, *(os.path.join(folder, file) for file in files)):
             os.chown(each, 61301, 61301)
@@ -168,13 +168,13 @@ def a_user_namespace_that_cannot_read_the_bundle_is_enough(image):
 @case
 def too_many_drivers_are_refused(image):
     for i in range(65):
-        image.library(image.libraries / f"libcuda.so.{i}")
+        image.place_library(image.libraries / f"libcuda.so.{i}")
     expect("more than 64 files of NVIDIA's driver" in image.refused(), "65 drivers")
 
 
 @case
 def a_c_library_that_is_too_old_is_refused(image):
-    image.library(image.libraries / "libcuda.so.580.1")
+    image.place_library(image.libraries / "libcuda.so.580.1")
     libc = pathlib.Path("/", LIBRARIES, "libc.so.6").read_bytes()
     (image.libraries / "libc.so.6").write_bytes(libc)
     expect(image.covered(LIBRARIES + "/libcuda.so.580.1"), "this machine's is new enough")
@@ -184,14 +184,14 @@ def a_c_library_that_is_too_old_is_refused(image):
 
 @case
 def a_lease_whose_folder_has_no_socket_is_refused(image):
-    image.library(image.libraries / "libcuda.so.580.1")
+    image.place_library(image.libraries / "libcuda.so.580.1")
     (image.root / "run/lgpu/session.sock").unlink()
     expect("lease l-1 is gone" in image.refused(), "no socket")
 
 
 @case
 def another_folder_in_place_of_the_leases_is_refused(image):
-    image.library(image.libraries / "libcuda.so.580.1")
+    image.place_library(image.libraries / "libcuda.so.580.1")
     image.mounts = ["/run/lgpu", "/run/lgpu/session.sock"]
     expect("another lease, or a volume, mounted at /run/lgpu" in image.refused(), "a mount in the folder")
     image.mounts, image.lease = ["/run/lgpu"], image.folder / "lease"
