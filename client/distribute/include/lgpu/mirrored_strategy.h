@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lgpu/context.h"
-#include "lgpu/cxx20.h"
 #include "lgpu/export.h"
 #include "lgpu/tensor.h"
 

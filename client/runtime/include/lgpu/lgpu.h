@@ -3,8 +3,6 @@
 
 // The client library of lgpu: everything that a program needs. Start with Context::Create (context.h).
 
-#include "lgpu/cxx20.h"
-
 // IWYU pragma: begin_exports
 #include "lgpu/bytes.h"
 #include "lgpu/config.h"
