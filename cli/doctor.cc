@@ -286,12 +286,16 @@ Examination Examine(const CommonOptions& options, bool self_test) {
 std::string FormatExamination(const Examination& examination, const CommonOptions& options) {
   std::size_t width = 0;
   for (const Check& check : examination.checks) width = std::max(width, check.id.size());
+  const std::size_t indent = width + 8;  // behind the level and the longest id
+  const auto wrapped = [&](const std::string& text) {
+    return Wrap(Printable(text), options.out.width, indent, indent);
+  };
   std::string text;
   for (const Check& check : examination.checks) {
     absl::StrAppend(&text, Shown(check.level, options.out), "  ", check.id,
-                    std::string(width - check.id.size() + 2, ' '), Printable(check.text), "\n");
+                    std::string(width - check.id.size() + 2, ' '), wrapped(check.text), "\n");
     for (const std::string& line : check.advice) {
-      absl::StrAppend(&text, std::string(width + 8, ' '), Printable(line), "\n");
+      absl::StrAppend(&text, std::string(indent, ' '), wrapped(line), "\n");
     }
   }
   if (options.verbose > 0) {

@@ -4,30 +4,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/flag_table.h"
+#include "cli/output.h"
 #include "cli/verb_pages.h"
 
 namespace lgpu::cli {
 namespace {
 
 constexpr std::size_t kLeftColumn = 28;
-
-/// `text` in lines of at most `width`, all but the first behind `indent` blanks.
-std::string Wrap(std::string_view text, std::size_t width, std::size_t indent, std::size_t used) {
-  std::string out;
-  for (const std::string& word : std::vector<std::string>(absl::StrSplit(std::string(text), ' '))) {
-    const bool fits = used == indent || used + 1 + word.size() <= width;
-    if (!fits) {
-      absl::StrAppend(&out, "\n", std::string(indent, ' '));
-      used = indent;
-    } else if (used != indent) {
-      out += ' ';
-      ++used;
-    }
-    out += word;
-    used += word.size();
-  }
-  return out;
-}
 
 /// "  LEFT      RIGHT", on two lines where LEFT is long.
 std::string Row(const std::string& left, std::string_view right, std::size_t width) {

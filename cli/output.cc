@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/utf8.h"
 
 namespace lgpu::cli {
@@ -36,6 +37,24 @@ std::string CutWithDots(const std::string& text, std::size_t most) {
 std::size_t TextWidth(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(
       text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+std::string Wrap(std::string_view text, std::size_t width, std::size_t indent, std::size_t used) {
+  std::string out;
+  for (const std::string& word : std::vector<std::string>(absl::StrSplit(std::string(text), ' '))) {
+    const std::size_t taken = TextWidth(word);
+    const bool fits = used == indent || width == 0 || used + 1 + taken <= width;
+    if (!fits) {
+      absl::StrAppend(&out, "\n", std::string(indent, ' '));
+      used = indent;
+    } else if (used != indent) {
+      out += ' ';
+      ++used;
+    }
+    out += word;
+    used += taken;
+  }
+  return out;
 }
 
 std::size_t TerminalWidth(const std::string& variable) {

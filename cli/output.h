@@ -79,6 +79,9 @@ std::string FormatClock(const google::protobuf::Timestamp& time);
 std::string FormatOwner(std::string_view owner, std::uint32_t uid);
 /// How many characters of UTF-8 a text has.
 std::size_t TextWidth(std::string_view text);
+/// `text` in lines of at most `width` (0: any length), broken at blanks, all but the first behind `indent`
+/// blanks; the first begins in column `used`. A longer word has a line of its own.
+std::string Wrap(std::string_view text, std::size_t width, std::size_t indent, std::size_t used);
 /// "LIVE", "DRAINING", "ABSENT"
 std::string SessionStateName(v1::SessionStats::State state);
 /// Foreign text, safe for a terminal: control characters become '?'.

@@ -241,7 +241,7 @@ TEST_F(CliTest, ExplainAndDoctorCountTheGpusOfTheLeaseTheyRunIn) {
   const ProgramResult none = inside("2", second);
   EXPECT_EQ(none.code, 6);
   EXPECT_THAT(none.err, HasSubstr("an index counts the lease's GPUs"));
-  EXPECT_THAT(inside("1", {"doctor", "--no-self-test"}).out, HasSubstr("inside lease pair"));
+  EXPECT_THAT(inside("1", {"doctor", "-v", "--no-self-test"}).out, HasSubstr("inside lease pair"));
 }
 
 TEST_F(CliTest, GpusAndVisibleDevicesChooseTheCard) {

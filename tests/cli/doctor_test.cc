@@ -106,5 +106,17 @@ TEST_F(DoctorTest, FastestFirstIsAWarningWhereItMatters) {
   EXPECT_EQ(Find(Examine({}), "CUDA_DEVICE_ORDER"), nullptr);
 }
 
+TEST_F(DoctorTest, LongTextsGoOnUnderTheirBeginning) {
+  const Examination examination = {.checks = {{"self-test", Check::Level::kOk, "one two three four"},
+                                              {"gpu", Check::Level::kWarn, "five", {"six seven eight"}}}};
+  CommonOptions options;
+  options.out.width = 30;
+  EXPECT_THAT(FormatExamination(examination, options), HasSubstr("ok    self-test  one two three\n"
+                                                                 "                 four\n"
+                                                                 "warn  gpu        five\n"
+                                                                 "                 six seven\n"
+                                                                 "                 eight\n"));
+}
+
 }  // namespace
 }  // namespace lgpu::cli

@@ -107,7 +107,7 @@ TEST_F(UsageTest, ADaemonThatDoesNotAnswerEndsEveryVerbInTime) {
 TEST_F(UsageTest, DoctorAsksADaemonThatHangsOnlyOnce) {
   StartWithLease();
   daemon_->program().Signal(SIGSTOP);
-  const ProgramResult result = Run({"doctor", "--timeout", "100ms"});
+  const ProgramResult result = Run({"doctor", "-v", "--timeout", "100ms"});
   daemon_->program().Signal(SIGCONT);
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.out, AllOf(HasSubstr("did not answer within 0.1s"), HasSubstr("skip  self-test")));

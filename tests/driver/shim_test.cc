@@ -321,7 +321,7 @@ TEST_F(ShimTest, AProgramWithLiblgpuCountsEachByteOnce) {
 
 TEST_F(ShimTest, DoctorComparesTheShimWithTheDriver) {
   StartMachine();
-  ChildProgram::Options options = Lgpu({"doctor", "--no-self-test"});
+  ChildProgram::Options options = Lgpu({"doctor", "-v", "--no-self-test"});
   for (const auto& [name, value] : machine_.environment()) options.environment[name] = value;
   const absl::StatusOr<ProgramResult> result = RunProgram(options);
   ASSERT_TRUE(result.ok());

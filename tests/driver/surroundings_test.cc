@@ -195,7 +195,7 @@ TEST_F(SurroundingsTest, ADriverNewerThanTheShimIsLimitedWhereItIsKnownAndDoctor
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2");
   End(*client);
-  ChildProgram::Options options = Lgpu({"doctor", "--no-self-test"});
+  ChildProgram::Options options = Lgpu({"doctor", "-v", "--no-self-test"});
   for (const auto& [name, value] : machine_.environment()) options.environment[name] = value;
   for (const auto& [name, value] : driver_) options.environment[name] = value;
   const absl::StatusOr<ProgramResult> result = RunProgram(options);

@@ -33,7 +33,7 @@ TEST_F(CudaStatesTest, LostContextIsAnEventAndALineOfDoctor) {
       Eventually([&] { return ask("events").find("has lost its GPU context") != std::string::npos; }));
   EXPECT_THAT(ask("events"), HasSubstr(lost));
   const absl::StatusOr<ProgramResult> doctor =
-      RunProgram({.argv = {DaemonProcess::LgpuPath(), "doctor", "--no-self-test"},
+      RunProgram({.argv = {DaemonProcess::LgpuPath(), "doctor", "-v", "--no-self-test"},
                   .environment = With({{"LGPU_ENDPOINT", daemon_->dir()}})});
   ASSERT_TRUE(doctor.ok()) << doctor.status();
   EXPECT_THAT(doctor->out, HasSubstr(lost));
@@ -76,7 +76,7 @@ TEST_F(CudaMigTest, InstanceIsServedAndDoctorSaysThatAProcessSeesOne) {
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
   EXPECT_THAT(Ask(*client, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("ok "));
   const absl::StatusOr<ProgramResult> doctor =
-      RunProgram({.argv = {DaemonProcess::LgpuPath(), "doctor", "--no-self-test"},
+      RunProgram({.argv = {DaemonProcess::LgpuPath(), "doctor", "-v", "--no-self-test"},
                   .environment = With({{"LGPU_ENDPOINT", daemon_->dir()}})});
   ASSERT_TRUE(doctor.ok()) << doctor.status();
   EXPECT_THAT(doctor->out, HasSubstr("GPU 0 is a MIG instance"));

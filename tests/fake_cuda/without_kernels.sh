@@ -26,7 +26,7 @@ out=$(lgpu run -q -m 64MiB -- 01_hello 2>&1) || fail "01_hello: $out"
 [[ $out == *"[[44 56] [98 128]]"* ]] || fail "the result differs: $out"
 if out=$(LGPU_SOFT_PLACEMENT=0 lgpu run -q -n 2 -m 64MiB -- 03_simulate_multi_gpu 2>&1); then fail "a GPU runs MatMul: $out"; fi
 [[ $out == *"Could not satisfy device specification"*"built without a CUDA toolkit"* ]] || fail "the refusal is unclear: $out"
-out=$(lgpu doctor 2>&1) || fail "lgpu doctor: $out"
+out=$(lgpu doctor -v 2>&1) || fail "lgpu doctor: $out"
 [[ $out == *"MatMul on the CPU (no kernels for GPUs)"* ]] || fail "lgpu doctor: $out"
 kill -TERM $daemon
 wait $daemon || fail "lgpud ended with $?"
