@@ -43,7 +43,7 @@ endif()
 if(LGPU_WERROR)
   target_compile_options(lgpu_options INTERFACE -Werror)
 endif()
-# For code that only tries lgpu, or is generated: a build with sanitizers spends half of its time in the optimiser.
+# For code that is large and does not compute: clang with sanitizers spends half of its time in the optimiser.
 set(LGPU_UNOPTIMISED)
 if(LGPU_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   set(LGPU_UNOPTIMISED -O0)

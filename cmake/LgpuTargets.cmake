@@ -24,9 +24,11 @@ function(lgpu_precompile name)
 endfunction()
 
 # lgpu_in_groups(NAME): where LGPU_UNITY is on, the compiler gets 8 files of the library at a time, so that it reads large
-# headers once for all of them. The preset debug compiles each file by itself, and so finds a missing include.
+# headers once for all of them, and clang with sanitizers does not optimise them. The preset debug compiles each file by itself,
+# and so finds a missing include.
 function(lgpu_in_groups name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${LGPU_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  target_compile_options(${name} PRIVATE ${LGPU_UNOPTIMISED})
   if(LGPU_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # A member's type in the anonymous namespace of a .cc file: g++ takes the file for a header here.
     target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
@@ -34,17 +36,18 @@ function(lgpu_in_groups name)
 endfunction()
 
 # lgpu_test_program(NAME MAIN): a GoogleTest program; MAIN is the library with its main function. Its files find GoogleTest
-# and the standard library compiled in advance, and are optimised less than what they test: with sanitizers not at all, but
-# in folders that set LGPU_TESTS_COMPUTE, whose tests compute for long.
+# and the standard library compiled in advance, and are not optimised, which halves their time to compile, but in folders that
+# set LGPU_TESTS_COMPUTE, whose tests compute for long.
 function(lgpu_test_program name main)
   add_executable(${name})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE lgpu_options lgpu_test_options GTest::gmock ${main})
-  if(LGPU_UNOPTIMISED AND NOT LGPU_TESTS_COMPUTE)
-    target_compile_options(${name} PRIVATE ${LGPU_UNOPTIMISED})
-    target_precompile_headers(${name} REUSE_FROM lgpu_test_main_unoptimised)
-  else()
+  if(LGPU_TESTS_COMPUTE)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
     target_precompile_headers(${name} REUSE_FROM lgpu_test_main)
+  else()
+    target_compile_options(${name} PRIVATE -O0)
+    target_precompile_headers(${name} REUSE_FROM lgpu_test_main_unoptimised)
   endif()
 endfunction()
 
