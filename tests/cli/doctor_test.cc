@@ -107,8 +107,9 @@ TEST_F(DoctorTest, FastestFirstIsAWarningWhereItMatters) {
 }
 
 TEST_F(DoctorTest, LongTextsGoOnUnderTheirBeginning) {
-  const Examination examination = {.checks = {{"self-test", Check::Level::kOk, "one two three four"},
-                                              {"gpu", Check::Level::kWarn, "five", {"six seven eight"}}}};
+  Examination examination;
+  examination.checks = {{"self-test", Check::Level::kOk, "one two three four"},
+                        {"gpu", Check::Level::kWarn, "five", {"six seven eight"}}};
   CommonOptions options;
   options.out.width = 30;
   EXPECT_THAT(FormatExamination(examination, options), HasSubstr("ok    self-test  one two three\n"

@@ -130,7 +130,7 @@ TEST(CudaImagesTest, PtxIsForTheOldestDriverAndTheOldestGpu) {
 
 TEST(CudaImagesTest, MachineCodeIsThereForEveryArchitectureThatIsPromised) {
   const std::set<int> promised = PromisedArchitectures();
-  ASSERT_GE(promised.size(), 7u);
+  ASSERT_GE(promised.size(), 5u);
   for (const KnownKernel& known : AllKernels()) {
     std::set<int> there;
     for (const MachineCode& code : MachineCodeOf(*known.kernel->image)) {
