@@ -8,8 +8,20 @@ from typing import Any, Optional
 from lgpu._adaptors import by_cuda_device, library
 from lgpu._context import Context, current
 from lgpu._memory import LogicalMemory
+from lgpu.errors import FailedPreconditionError
 
 rmm = library("rmm", "RMM")
+
+
+# The first that tells a resource of Python's the stream.
+_OLDEST = (24, 4)
+
+
+def _check_version() -> None:
+    version = tuple(int(part) for part in rmm.__version__.split(".")[:2])
+    if version < _OLDEST:
+        raise FailedPreconditionError(f"RMM {rmm.__version__} does not tell a memory resource the stream; lgpu.rmm needs RMM "
+                                      f"{_OLDEST[0]}.{_OLDEST[1]:02} or later")
 
 
 def _split(arguments: tuple[Any, ...]) -> tuple[list[int], Any]:
@@ -44,12 +56,13 @@ class _Calls:
 
 
 def _resource(memory: LogicalMemory, context: Optional[Context]) -> Any:
+    _check_version()
     calls = _Calls(memory, context)
     return rmm.mr.CallbackMemoryResource(calls.allocate, calls.deallocate)
 
 
 def enable(context: Optional[Context] = None, *, device: Optional[str] = None) -> None:
-    """From now on what RMM allocates lies on the Context's logical GPU on its card: it is RMM's resource of that device.
+    """From now on what RMM (24.04 or later) allocates lies on the Context's logical GPU on its card, as whose resource RMM has it.
     Without a Context it is the innermost open one. `device` says which logical GPU where several are on one card."""
     context = context or current()
     for number, (_, memory) in by_cuda_device(context, device, "lgpu.rmm").items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +31,8 @@ def enable(context: Optional[Context] = None, *, device: Optional[str] = None) -
     """From now on every CUDA tensor of this process lies on the Context's logical GPU on its card, within the limit. A refusal
     is torch.OutOfMemoryError with lgpu's text, holders and advice. torch.cuda.memory_allocated, max_memory_allocated,
     memory_reserved, memory_stats and reset_peak_memory_stats have lgpu's figures, and memory_summary is the Context's.
-    torch.cuda.empty_cache gives idle memory back. Tensor.record_stream is heard.
+    mem_get_info and the total_memory of get_device_properties are the limit's. torch.cuda.empty_cache gives idle memory back.
+    Tensor.record_stream is heard, and for memory that is not lgpu's it does nothing.
 
     Call it before the first CUDA tensor; PyTorch takes one allocator per process and keeps it, and this module keeps the
     Context. Without a Context it is the innermost open one. `device` says which logical GPU where several are on one card.
@@ -42,6 +44,7 @@ def enable(context: Optional[Context] = None, *, device: Optional[str] = None) -
         raise FailedPreconditionError("lgpu.torch is enabled already; PyTorch takes one allocator per process")
     context = context or current()
     memories = by_cuda_device(context, device, "lgpu.torch")
+    _refuse_peers(list(memories))
     _find_errors()
     allocator = torch.cuda.memory.CUDAPluggableAllocator(_core.__file__, "lgpu_torch_malloc", "lgpu_torch_free")
     _set_hooks(allocator.allocator())
@@ -64,7 +67,7 @@ def _find_errors() -> None:
         _core.torch_find_errors([os.path.join(folder, name) for name in _LIBRARIES])
     except NotFoundError as error:
         raise NotFoundError(f"PyTorch {torch.__version__} has no {error}, by which lgpu would raise torch.OutOfMemoryError; lgpu "
-                            "knows the CUDA builds of PyTorch 2.9") from None
+                            "knows the CUDA builds of PyTorch 2.9 to 2.11") from None
 
 
 def _set_hooks(allocator: Any) -> None:
@@ -85,6 +88,28 @@ def _keep_statistics() -> None:
     torch._C._cuda_resetPeakMemoryStats = _reset
     torch._C._cuda_resetAccumulatedMemoryStats = _reset
     torch.cuda.memory_summary = torch.cuda.memory.memory_summary = _memory_summary
+    torch.cuda.mem_get_info = torch.cuda.memory.mem_get_info = _mem_get_info
+    torch.cuda.get_device_properties = _get_device_properties
+
+
+def _refuse_peers(numbers: list[int]) -> None:
+    """Between such cards PyTorch copies by kernels of one that read the memory of the other. lgpu's memory is open to its own
+    card."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    answer = ctypes.c_int()
+    handles = {}
+    for number in numbers:
+        driver.cuDeviceGet(ctypes.byref(answer), number)
+        handles[number] = answer.value
+    for reader in numbers:
+        for owner in numbers:
+            if reader == owner:
+                continue
+            result = driver.cuDeviceCanAccessPeer(ctypes.byref(answer), handles[reader], handles[owner])
+            if result != 0 or answer.value != 0:
+                raise FailedPreconditionError(
+                    f"CUDA devices {min(reader, owner)} and {max(reader, owner)} are peers: PyTorch lets one read the memory of the "
+                    'other, and lgpu\'s memory is open to its own card only; give device="GPU:0", or run one process for each card')
 
 
 def _reset(device: int) -> None:
@@ -104,6 +129,48 @@ def _memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """The Context's, in place of PyTorch's: all its devices."""
     assert _enabled is not None
     return _enabled[0].memory_summary()
+
+
+# PyTorch's own; these are replaced when lgpu.torch is enabled.
+_mem_get_info_of_card = torch.cuda.mem_get_info
+_get_properties_of_card = torch.cuda.get_device_properties
+
+
+def _mem_get_info(device: Any = None) -> tuple[int, int]:
+    """(free, total) of the logical GPU in place of its card's."""
+    assert _enabled is not None
+    _, memories = _enabled
+    number = torch.cuda._utils._get_device_index(device, optional=True)
+    if number not in memories:
+        return _mem_get_info_of_card(device)
+    numbers = memories[number][1].stats()
+    return numbers["limit"] - numbers["used"], numbers["limit"]
+
+
+class _Properties:
+    """A card's properties, with the memory of its logical GPU."""
+
+    def __init__(self, card: Any, memory: LogicalMemory) -> None:
+        self._card, self._memory = card, memory
+
+    @property
+    def total_memory(self) -> int:
+        return self._memory.stats()["limit"]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._card, name)
+
+    def __repr__(self) -> str:
+        return re.sub(r"total_memory=\d+MB", f"total_memory={self.total_memory >> 20}MB", repr(self._card))
+
+
+def _get_device_properties(device: Any = None) -> Any:
+    """The card's, with the limit as its total_memory."""
+    assert _enabled is not None
+    _, memories = _enabled
+    card = _get_properties_of_card(device)
+    number = torch.cuda._utils._get_device_index(device, optional=True)
+    return _Properties(card, memories[number][1]) if number in memories else card
 
 
 def stats_of(numbers: dict[str, Any]) -> dict[str, Any]:

@@ -181,6 +181,7 @@ int TakePool(const PyMemory& memory) {
                                    "its tensors are"));
 }
 
+/// Memory of others is not looked after here, as PyTorch's own allocator ignores it.
 void RecordStream(void* address, void* stream) {
   if (address == nullptr) return;
   for (Slot& slot : by_device) {
@@ -188,10 +189,6 @@ void RecordStream(void* address, void* stream) {
     if (status.ok()) return;
     if (!absl::IsInvalidArgument(status)) throw std::runtime_error(TextOf(status));
   }
-  throw std::runtime_error(
-      "record_stream: the memory at " + Hex(address) +
-      " is not of lgpu.torch: it was made before lgpu.torch.enable, or by another library; "
-      "wait for the stream before that memory is freed");
 }
 
 }  // namespace

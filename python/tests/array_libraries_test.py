@@ -1,6 +1,7 @@
 """lgpu.cupy and lgpu.rmm on a card of the fake driver, behind a daemon. Both libraries need the CUDA runtime, so stand-ins of
 theirs make the documented calls: scripts/gpu-check runs the libraries themselves."""
 
+import contextlib
 import gc
 import importlib
 import sys
@@ -126,7 +127,7 @@ class RmmTest(unittest.TestCase):
         self.addCleanup(sys.modules.pop, "lgpu.rmm", None)
         self.addCleanup(sys.modules.pop, "rmm")
         self.resources = {}
-        sys.modules["rmm"] = stand_in("rmm", __version__="0", mr=types.SimpleNamespace(
+        sys.modules["rmm"] = stand_in("rmm", __version__="26.10.00", mr=types.SimpleNamespace(
             CallbackMemoryResource=lambda allocate, deallocate: (allocate, deallocate),
             set_per_device_resource=self.resources.__setitem__))
         self.adaptor = importlib.import_module("lgpu.rmm")
@@ -136,6 +137,14 @@ class RmmTest(unittest.TestCase):
         gc.collect()
         (allocate, deallocate), = self.resources.values()
         deallocate(allocate(MIB, RmmStream()), MIB, RmmStream())
+
+    def test_an_rmm_that_tells_no_stream_is_refused(self):
+        for version, is_refused in (("23.12.00", True), ("24.02.00", True), ("24.04.00", False), ("25.02.00a12", False)):
+            self.adaptor.rmm.__version__ = version
+            with lgpu.Context(memory_limit="32MiB") as ctx, contextlib.ExitStack() as expected:
+                if is_refused:
+                    expected.enter_context(self.assertRaisesRegex(lgpu.FailedPreconditionError, f"RMM {version} .* needs RMM 24.04"))
+                self.adaptor.enable(ctx)
 
     def test_both_orders_of_arguments(self):
         with lgpu.Context(memory_limit="32MiB", allocation_timeout=0) as ctx:
@@ -151,7 +160,7 @@ class RmmTest(unittest.TestCase):
             with self.assertRaises(MemoryError) as caught:
                 allocate(64 * MIB, RmmStream())
             self.assertEqual(caught.exception.refusal["reason"], "limit")
-            with self.assertRaisesRegex(TypeError, "RMM 0 calls a memory resource with"):
+            with self.assertRaisesRegex(TypeError, "RMM 26.10.00 calls a memory resource with"):
                 allocate(4 * MIB)
 
 

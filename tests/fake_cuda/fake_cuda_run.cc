@@ -9,6 +9,7 @@
 //   --first-create SIZE   what a process without a context takes with its first cuMemCreate
 //   --nvml-late N         NVML shows what it found N calls ago
 //   --pageable on         cards read pageable memory of the host
+//   --peers on            cards can read each other's memory
 //   --driver VERSION      11040 is CUDA 11.4
 //   --fail CALL=RESULT    every such call fails
 //   --hold kernels        kernels never end
@@ -35,6 +36,7 @@ int main(int argc, char** argv) {
   int driver = 0;
   int nvml_late = 0;
   bool pageable = false;
+  bool peers = false;
   bool hold = false;
   bool any_program = false;
   std::vector<std::string> faults;
@@ -51,6 +53,8 @@ int main(int argc, char** argv) {
       nvml_late = std::atoi(argv[at + 1]);
     } else if (option == "--pageable") {
       pageable = std::string(argv[at + 1]) == "on";
+    } else if (option == "--peers") {
+      peers = std::string(argv[at + 1]) == "on";
     } else if (option == "--driver") {
       driver = std::atoi(argv[at + 1]);
     } else if (const std::string fault = argv[at + 1]; option == "--fail" && fault.find('=') != fault.npos) {
@@ -66,7 +70,7 @@ int main(int argc, char** argv) {
   if (at + 1 >= argc || std::string(argv[at]) != "--" || cards < 0) {
     std::fprintf(stderr,
                  "usage: fake_cuda_run [--cards N] [--memory SIZE] [--context SIZE] [--context-step SIZE] "
-                 "[--first-module SIZE] [--first-create SIZE] [--nvml-late N] [--pageable on] "
+                 "[--first-module SIZE] [--first-create SIZE] [--nvml-late N] [--pageable on] [--peers on] "
                  "[--driver VERSION] [--fail CALL=RESULT] [--hold kernels] [--rules off] -- "
                  "PROGRAM [ARGUMENT ...]\n");
     return 2;
@@ -75,6 +79,7 @@ int main(int argc, char** argv) {
   if (driver != 0) machine.state().driver_version = driver;
   machine.state().nvml_late = nvml_late;
   machine.state().reads_pageable = pageable;
+  machine.state().peers = peers;
   machine.state().hold_kernels = hold;
   machine.state().any_program = any_program;
   for (const std::string& fault : faults) {
