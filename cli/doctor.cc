@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -179,6 +181,11 @@ bool ExamineDaemon(Connection& connection, Examination& examination) {
   return true;
 }
 
+std::string ReadCpuInfo() {
+  std::ifstream file("/proc/cpuinfo");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 Check RunSelfTest(Connection& connection) {
   const auto fail = [](const std::string& why) { return Check{"self-test", Level::kFail, why}; };
   absl::StatusOr<HelperProcess> helper =
@@ -200,7 +207,8 @@ Check RunSelfTest(Connection& connection) {
   return {"self-test", Level::kOk,
           absl::StrCat("a lease of 64MiB, MatMul ",
                        on_gpu ? "on GPU:0 and CPU:0 agree" : "on the CPU (no kernels for GPUs)",
-                       ", 65MiB refused by the limit, all given back")};
+                       ", 65MiB refused by the limit, all given back"),
+          ProcessorAdvice(answer->value("openblas_core", ""), ReadCpuInfo())};
 }
 
 std::string Shown(Level level, const Style& style) {

@@ -50,6 +50,10 @@ void ExamineVariables(const GetVariable& get, const DaemonAnswers& daemon, Exami
 /// Whether containers of this machine can be limited; `runtime_dir`: lgpud's, which names its lgpu-hook.
 Check CheckHook(const std::string& runtime_dir);
 
+/// Lines for the self-test where OpenBLAS does not use the AVX-512 that the processor has. `openblas_core`:
+/// the core type that OpenBLAS has chosen; `cpuinfo`: /proc/cpuinfo.
+std::vector<std::string> ProcessorAdvice(const std::string& openblas_core, const std::string& cpuinfo);
+
 /// Runs all checks. `self_test`: also makes a small lease of its own, and gives it back.
 Examination Examine(const CommonOptions& options, bool self_test);
 

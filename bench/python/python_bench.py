@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Measures lgpu from Python, beside the bare call from C++ and, where they are installed, PyTorch and TensorFlow in the same
-run: a MatMul of 2x2 floats on a simulated GPU, DLPack, the import.
+"""Measures lgpu from Python, beside the bare calls from C++, numpy and, where they are installed, PyTorch and TensorFlow in the
+same run: a MatMul of 2x2 floats on a simulated GPU, values in and out, bias and sums, a training step, DLPack, the import.
 
     PYTHONPATH=build/release/python/package PYTHON bench/python/python_bench.py build/release/bench/python_bare_call
 
-Each row is the best of the rounds, which alternate; PYTHON is that of scripts/python-env."""
+Each row is the best of the rounds, which alternate; PYTHON is that of scripts/python-env. All libraries use one thread
+(OPENBLAS_NUM_THREADS=1). PyTorch comes from the folder of scripts/python-env python/tests/torch-requirements.txt if its
+site-packages stand behind the package in PYTHONPATH and the toolkit's libraries in LD_LIBRARY_PATH."""
 
 import importlib.util
 import os
@@ -13,11 +15,16 @@ import subprocess
 import sys
 import time
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 
 import lgpu
+import training_step
 
-CALLS, ROUNDS, IMPORTS = 100_000, 5, 15
+CALLS, FEW, STEPS, ROUNDS, IMPORTS = 100_000, 300, 10, 5, 15
+BARE = ("MatMul", "CopyToHost")
+SMALL = [[1.0, 2.0], [3.0, 4.0]]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -30,10 +37,17 @@ def nanoseconds(function, calls=CALLS):
     return (time.perf_counter_ns() - begin) / calls
 
 
+def matrix_and_bias():
+    numbers = np.random.default_rng(1)
+    return numbers.random((256, 1024), np.float32), numbers.random(1024, np.float32)
+
+
 def rows_of_lgpu(ctx):
     a = ctx.constant([[1.0, 2.0], [3.0, 4.0]])
     matmul = lgpu.matmul
     from_dlpack = np.from_dlpack
+    scalar, array = ctx.constant(3.0), np.array(SMALL, np.float32)
+    matrix, bias = (ctx.constant(values) for values in matrix_and_bias())
 
     def in_scope():
         with ctx.device("GPU:0"):
@@ -47,22 +61,39 @@ def rows_of_lgpu(ctx):
         "numpy.from_dlpack(a)": lambda: nanoseconds(lambda: from_dlpack(a)),
         "a.__dlpack__(max_version=(1, 0))": lambda: nanoseconds(lambda: a.__dlpack__(max_version=(1, 0))),
         "a.numpy()": lambda: nanoseconds(a.numpy, CALLS // 4),
+        "scalar.item()": lambda: nanoseconds(scalar.item),
+        "ctx.constant(array)": lambda: nanoseconds(lambda: ctx.constant(array), CALLS // 4),
+        "ctx.constant(list)": lambda: nanoseconds(lambda: ctx.constant(SMALL), CALLS // 4),
+        "lgpu: matrix + bias": lambda: nanoseconds(lambda: matrix + bias, FEW),
+        "lgpu.reduce_sum(matrix, axis=0)": lambda: nanoseconds(lambda: lgpu.reduce_sum(matrix, axis=0), FEW),
+        "lgpu.reduce_sum(matrix, axis=1)": lambda: nanoseconds(lambda: lgpu.reduce_sum(matrix, axis=1), FEW),
+        "lgpu: a training step": lambda: nanoseconds(training_step.of_lgpu(ctx), STEPS),
     }
 
 
 def rows_of_others():
     rows = {}
-    array = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    array = np.array(SMALL, np.float32)
+    matrix, bias = matrix_and_bias()
     rows["numpy.matmul"] = lambda: nanoseconds(lambda: np.matmul(array, array))
+    rows["numpy: matrix + bias"] = lambda: nanoseconds(lambda: matrix + bias, FEW)
+    rows["numpy: matrix.sum(axis=0)"] = lambda: nanoseconds(lambda: matrix.sum(axis=0), FEW)
+    rows["numpy: matrix.sum(axis=1)"] = lambda: nanoseconds(lambda: matrix.sum(axis=1), FEW)
     if importlib.util.find_spec("torch"):
         import torch
+        torch.set_num_threads(1)
         t = torch.from_numpy(array)
         rows["torch.mm"] = lambda: nanoseconds(lambda: torch.mm(t, t))
+        rows["torch.tensor(array)"] = lambda: nanoseconds(lambda: torch.tensor(array), CALLS // 4)
+        rows["torch.tensor(list)"] = lambda: nanoseconds(lambda: torch.tensor(SMALL), CALLS // 4)
     if importlib.util.find_spec("tensorflow"):
         import tensorflow as tf
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
         with tf.device("CPU:0"):
             x = tf.constant(array)
         rows["tf.matmul"] = lambda: nanoseconds(lambda: tf.matmul(x, x), CALLS // 10)
+        rows["tf.function: a training step"] = lambda: nanoseconds(training_step.of_tensorflow(tf), STEPS)
     return rows
 
 
@@ -74,9 +105,14 @@ def import_milliseconds(code):
 
 def main():
     bare = sys.argv[1]
-    with lgpu.Context(memory_limit="32MiB", endpoint="local:1x64MiB") as ctx:
-        rows = {"MatMul(a, a) in C++": lambda: float(subprocess.check_output([bare, str(CALLS)])), **rows_of_lgpu(ctx),
+    with lgpu.Context(memory_limit="256MiB", endpoint="local:1x512MiB") as ctx:
+        rows = {**{name: lambda name=name: float(subprocess.check_output([bare, name, str(CALLS)])) for name in BARE},
+                **rows_of_lgpu(ctx),
                 **rows_of_others()}
+        if "tf.function: a training step" in rows:
+            import tensorflow
+            mine, theirs = (training_step.losses(step) for step in (training_step.of_lgpu(ctx), training_step.of_tensorflow(tensorflow)))
+            assert np.allclose(mine[1:], theirs[:-1], rtol=1e-3), (mine, theirs)  # TensorFlow's made a step when it was traced
         best = {name: min(measure() for _ in range(1)) for name, measure in rows.items()}
         for _ in range(ROUNDS - 1):
             for name, measure in rows.items():

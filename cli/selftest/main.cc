@@ -7,6 +7,7 @@
 //   lgpu-selftest check BYTES      a lease of its own with this limit: a MatMul on the GPU and on the CPU,
 //                                  and an allocation that must be refused; one line of JSON
 
+#include <dlfcn.h>
 #include <lgpu/lgpu.h>
 #include <sys/mman.h>
 
@@ -123,6 +124,16 @@ absl::StatusOr<std::vector<float>> MultiplyOn(const Context& context, const char
   return c.ToVector<float>();
 }
 
+/// The core type that OpenBLAS has chosen; empty where MatMul has not loaded it.
+std::string OpenBlasCore() {
+  void* const library = ::dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library == nullptr) return "";
+  const auto core_name = reinterpret_cast<char* (*)()>(::dlsym(library, "openblas_get_corename"));
+  const std::string name = core_name == nullptr ? "" : core_name();
+  ::dlclose(library);
+  return name;
+}
+
 absl::Status Check(std::uint64_t limit) {
   // Without kernels for GPUs MatMul runs on the CPU, and the answer says so.
   LGPU_ASSIGN_OR_RETURN(Context context, Context::Create({.logical_devices = {{.memory_limit = Bytes(limit)}},
@@ -143,6 +154,7 @@ absl::Status Check(std::uint64_t limit) {
   Say({{"gpu", on_gpu},
        {"cpu", on_cpu},
        {"agree", agree},
+       {"openblas_core", OpenBlasCore()},
        {"asked_bytes", too_much},
        {"refused", ErrorToJson(refused)}});
   return absl::OkStatus();

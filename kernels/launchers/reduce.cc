@@ -77,6 +77,22 @@ void SumRows(const ReduceParameters& p, std::uint64_t split) {
   }
 }
 
+/// The sum of neighbours in memory, as eight sums that do not wait for one another.
+template <typename T>
+code::SumOf<T> SumOfRange(const T* from, std::uint64_t count) {
+  constexpr std::uint64_t kSums = 8;
+  code::SumOf<T> sums[kSums] = {};
+  const std::uint64_t whole = count / kSums * kSums;
+  for (std::uint64_t i = 0; i < whole; i += kSums) {
+    for (std::uint64_t j = 0; j < kSums; ++j)
+      sums[j] += static_cast<code::SumOf<T>>(code::Widen(from[i + j]));
+  }
+  for (std::uint64_t i = whole; i < count; ++i) {
+    sums[i - whole] += static_cast<code::SumOf<T>>(code::Widen(from[i]));
+  }
+  return (sums[0] + sums[4]) + (sums[1] + sums[5]) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
 template <typename From, typename To>
 void ReduceOnHost(const void* parameters) {
   const auto& p = *static_cast<const ReduceParameters*>(parameters);
@@ -85,8 +101,13 @@ void ReduceOnHost(const void* parameters) {
     return;
   }
   for (std::uint64_t split = 0; split < p.splits; ++split) {
+    const std::uint64_t begin = std::min(p.terms, split * p.terms_of_split);
+    const std::uint64_t count = std::min(p.terms - begin, p.terms_of_split);
     for (std::uint64_t i = 0; i < p.outputs; ++i) {
-      code::WriteSum<To>(p, i, split, code::PartialSum<From>(p, i, split, 0, 1));
+      const auto sum = IsRange(p.reduced)
+                           ? SumOfRange(static_cast<const From*>(p.input) + p.kept.At(i) + begin, count)
+                           : code::PartialSum<From>(p, i, split, 0, 1);
+      code::WriteSum<To>(p, i, split, sum);
     }
   }
 }

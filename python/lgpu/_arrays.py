@@ -11,6 +11,8 @@ import numpy as np
 from lgpu import errors
 
 _NAMES = ("float32", "float64", "int32", "int64", "bfloat16", "float16")
+# The element types of arrays; a dtype in foreign byte order is not among them.
+_NAME_OF = {np.dtype(name): name for name in _NAMES if name != "bfloat16"}
 _LONGEST_PRINTED = 1000  # elements
 _MOST_COPIED_TO_PRINT = 1 << 20  # bytes
 
@@ -35,6 +37,8 @@ def _bfloat16() -> Optional[np.dtype]:
 
 def name_of(dtype: Any) -> str:
     """lgpu's name of an element type, given as a name or as anything that numpy.dtype takes."""
+    if isinstance(dtype, np.dtype) and dtype in _NAME_OF:  # to compare a dtype with a text takes microseconds
+        return _NAME_OF[dtype]
     if dtype == "bfloat16":
         return "bfloat16"
     try:

@@ -3,6 +3,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
+
+#include "lgpu/dtype.h"
 #include "python/module/bind.h"
 #include "python/module/errors.h"
 #include "python/module/scopes.h"
@@ -33,6 +36,36 @@ void CopyInto(const Tensor& self, nb::handle target) {
   Check(Waiting([&] { return self.CopyToHost(view.buffer.buf, static_cast<std::size_t>(view.buffer.len)); }));
 }
 
+template <typename T>
+T ValueOf(const Tensor& self) {
+  T value{};
+  Check(Waiting([&] { return self.CopyToHost(&value, sizeof(value)); }));
+  return value;
+}
+
+nb::object Item(nb::handle self) {
+  const auto& tensor = nb::cast<const Tensor&>(self);
+  if (tensor.shape().elements() == 1) {
+    switch (tensor.dtype()) {
+      case DType::kFloat32:
+        return nb::float_(static_cast<double>(ValueOf<float>(tensor)));
+      case DType::kFloat64:
+        return nb::float_(ValueOf<double>(tensor));
+      case DType::kInt32:
+        return nb::int_(ValueOf<std::int32_t>(tensor));
+      case DType::kInt64:
+        return nb::int_(ValueOf<std::int64_t>(tensor));
+      case DType::kFloat16:
+        return nb::float_(static_cast<double>(HalfToFloat(ValueOf<Half>(tensor))));
+      case DType::kBFloat16:
+        return nb::float_(static_cast<double>(BFloat16ToFloat(ValueOf<BFloat16>(tensor))));
+      default:
+        break;
+    }
+  }
+  return Arrays("to_numpy")(self).attr("item")();  // says what is wrong
+}
+
 }  // namespace
 
 void BindTensor(nb::module_& module, nb::class_<Tensor>& tensor) {
@@ -56,9 +89,7 @@ void BindTensor(nb::module_& module, nb::class_<Tensor>& tensor) {
       .def(
           "numpy", [](nb::handle self) { return Arrays("to_numpy")(self); },
           nb::sig("def numpy(self) -> typing.Any"), "A copy of the values on the host, as a numpy.ndarray.")
-      .def(
-          "item", [](nb::handle self) { return Arrays("to_numpy")(self).attr("item")(); },
-          nb::sig("def item(self) -> float | int"), "The value of a tensor with one element.")
+      .def("item", &Item, nb::sig("def item(self) -> float | int"), "The value of a tensor with one element.")
       .def(
           "tolist", [](nb::handle self) { return Arrays("to_numpy")(self).attr("tolist")(); },
           nb::sig("def tolist(self) -> typing.Any"), "The values as nested lists.")
@@ -74,8 +105,8 @@ void BindTensor(nb::module_& module, nb::class_<Tensor>& tensor) {
           "__repr__", [](nb::handle self) { return Arrays("text_of")(self); },
           nb::sig("def __repr__(self) -> str"))
       .def("__bool__", [](nb::handle self) { return nb::cast<bool>(nb::bool_(Arrays("to_numpy")(self))); })
-      .def("__float__", [](nb::handle self) { return nb::float_(Arrays("to_numpy")(self).attr("item")()); })
-      .def("__int__", [](nb::handle self) { return nb::int_(Arrays("to_numpy")(self).attr("item")()); })
+      .def("__float__", [](nb::handle self) { return nb::float_(Item(self)); })
+      .def("__int__", [](nb::handle self) { return nb::int_(Item(self)); })
       .def("copy_into", &CopyInto, "target"_a,
            "Copies the values into a writable, contiguous buffer of nbytes bytes.")
       .def(

@@ -119,5 +119,19 @@ TEST_F(DoctorTest, LongTextsGoOnUnderTheirBeginning) {
                                                                  "                 eight\n"));
 }
 
+TEST(DoctorProcessorTest, UnusedAvx512IsNamedWithTheVariable) {
+  const std::string with =
+      "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512dq avx512bw avx512vl\nbogomips\t: 1\n";
+  const std::string without = "processor\t: 0\nflags\t\t: fpu avx2 avx512f\nbogomips\t: 1\n";
+  const std::vector<std::string> advice = ProcessorAdvice("Haswell", with);
+  ASSERT_EQ(advice.size(), 2u);
+  EXPECT_THAT(advice[0], HasSubstr("Haswell"));
+  EXPECT_THAT(advice[1], HasSubstr("OPENBLAS_CORETYPE=SkylakeX"));
+  EXPECT_TRUE(ProcessorAdvice("Haswell", without).empty());
+  EXPECT_TRUE(ProcessorAdvice("Haswell", "").empty());
+  EXPECT_TRUE(ProcessorAdvice("SkylakeX", with).empty());
+  EXPECT_TRUE(ProcessorAdvice("", with).empty()) << "no OpenBLAS";
+}
+
 }  // namespace
 }  // namespace lgpu::cli
