@@ -131,8 +131,10 @@ class _ScopeManager:
         innermost_scope.set(None if scope is None else scope.outer)
 
 
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
+def _write_line(line: str) -> None:
+    # A notebook shows stderr in red, as if lines of the log were errors.
+    in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
+    print(line, file=sys.stdout if in_notebook else sys.stderr)
 
 
 class _LogSink:
@@ -148,7 +150,7 @@ def _sink(kept: weakref.ref[_LogSink]) -> Callable[[str], None]:
 
     def write(line: str) -> None:
         alive = kept()
-        (_to_stderr if alive is None else alive.write)(line)
+        (_write_line if alive is None else alive.write)(line)
 
     return write
 
@@ -162,7 +164,7 @@ class Context:
     lgpu.Config, which has the devices; the default is lgpu.config once a setter, or list_logical_devices, was called there.
     The other arguments are merged over it; devices, limits and a lease beside devices that it was told are an error. Without any of them: one device
     on the first GPU. allocation_timeout: seconds that an allocation waits for memory in use elsewhere. log_sink: called with
-    each placement line and note, in place of sys.stderr."""
+    each placement line and note, in place of sys.stderr (in a notebook sys.stdout)."""
 
     def __init__(self, devices: Union[int, Sequence[Device], None] = None, *, memory_limit: Optional[Size] = None,
                  lease: Optional[str] = None, lease_name: Optional[str] = None, endpoint: Optional[str] = None,
@@ -172,7 +174,7 @@ class Context:
                  allocation_timeout: Optional[float] = None, cast_on_gpu: bool = False, tensor_float_32: bool = False,
                  log_sink: Optional[Callable[[str], None]] = None) -> None:
         _refuse_after_fork(endpoint)
-        self._log_sink = _LogSink(log_sink or _to_stderr)
+        self._log_sink = _LogSink(log_sink or _write_line)
         given = {"lease": lease, "lease_name": lease_name, "endpoint": endpoint,
                  "log_device_placement": log_device_placement, "soft_device_placement": soft_device_placement,
                  "device_policy": device_policy, "pin_small_ops": pin_small_ops}

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Optional
 
 from lgpu import _core
-from lgpu._context import Context, Size, _note_daemon, _refuse_after_fork, _to_stderr, limit, size
+from lgpu._context import Context, Size, _note_daemon, _refuse_after_fork, _write_line, limit, size
 from lgpu.errors import InvalidArgumentError
 
 
@@ -36,7 +36,7 @@ class LogicalMemory:
             memory_limit=limit(memory_limit), guarantee=size(guarantee, "guarantee"),
             preallocate=mode == "preallocate", physical_device=str(physical_device), lease=lease or "",
             device_of_lease=device_of_lease, lease_name=lease_name or "", endpoint=endpoint or "",
-            allocation_timeout_ms=_milliseconds(allocation_timeout), log_sink=log_sink or _to_stderr))
+            allocation_timeout_ms=_milliseconds(allocation_timeout), log_sink=log_sink or _write_line))
         _note_daemon(self)
 
     @classmethod

@@ -31,8 +31,9 @@ class NotebookTest(unittest.TestCase):
         html = "\n".join(output.get("data", {}).get("text/html", "") for output in outputs)
         for expected in ("Executing op MatMul in device /job:localhost/replica:0/task:0/device:GPU:1",
                          "device=CPU:0 [[ 3. 6.] [ 9. 24.]]", "memory limit reached on /device:GPU:0", "'reason': 'limit'",
-                         "writeable: False", "1 array (8B) still uses"):
+                         "writeable: False", "1 array (8B) still uses", "goes down: True", "It does not run here: "):
             self.assertIn(expected, text)
+        self.assertFalse([output.text for output in outputs if output.get("name") == "stderr"], "which notebooks show in red")
         self.assertEqual(html.count("32.00MiB limit"), 4)  # two devices, shown twice
 
     def test_the_pages_programs_print_what_they_say(self):
