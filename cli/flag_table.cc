@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -88,13 +89,13 @@ cannot be executed, 127 if there is none.
 )";
 
 std::string RoffDescription(const std::string& verb) {
-  const VerbPage* page = FindVerbPage(verb);
-  return page == nullptr ? "" : absl::StrCat(".SH DESCRIPTION\n", Roff(page->description), "\n");
+  const std::optional<VerbPage> page = FindVerbPage(verb);
+  return !page ? "" : absl::StrCat(".SH DESCRIPTION\n", Roff(page->description), "\n");
 }
 
 std::string RoffExamples(const std::string& verb) {
-  const VerbPage* page = FindVerbPage(verb);
-  if (page == nullptr) return "";
+  const std::optional<VerbPage> page = FindVerbPage(verb);
+  if (!page) return "";
   std::string text = ".SH EXAMPLES\n";
   for (const Example& example : page->examples) {
     absl::StrAppend(&text, ".TP\n\\fB", Roff(example.line), "\\fR\n", Roff(example.about), "\n");

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -72,9 +73,9 @@ std::string HelpText(const std::vector<VerbInfo>& table, const std::string& verb
   const auto found =
       std::find_if(table.begin(), table.end(), [&](const VerbInfo& entry) { return entry.name == verb; });
   if (found == table.end()) return "";
-  const VerbPage* page = FindVerbPage(verb);
+  const std::optional<VerbPage> page = FindVerbPage(verb);
   std::string text = verb.empty() ? "Usage: lgpu VERB [FLAGS] [ARGS]\n" : Usage(*found);
-  if (page != nullptr) absl::StrAppend(&text, "\n", Wrap(page->description, width, 0, 0), "\n");
+  if (page) absl::StrAppend(&text, "\n", Wrap(page->description, width, 0, 0), "\n");
   if (verb.empty()) {
     for (const VerbGroup& group : VerbGroups()) {
       absl::StrAppend(&text, "\n", group.title, ":\n");
@@ -85,7 +86,7 @@ std::string HelpText(const std::vector<VerbInfo>& table, const std::string& verb
   if (!words.empty()) absl::StrAppend(&text, "\nArguments:\n", words);
   absl::StrAppend(&text, verb.empty() ? "\nFlags of every verb, before or behind it:\n" : "\nFlags:\n",
                   Rows(*found, false, width));
-  if (page != nullptr) text += Examples(*page, width);
+  if (page) text += Examples(*page, width);
   absl::StrAppend(&text, "\n",
                   verb.empty()
                       ? "The flags of a verb: lgpu help VERB\n"

@@ -124,15 +124,9 @@ struct Verb {
 
 std::vector<Verb> DefineVerbs(CLI::App& app) {
   std::vector<Verb> verbs;
-  for (auto* const make :
-       {&MakeRunCommand,        &MakeExecCommand,     &MakeLsCommand,     &MakePsCommand,
-        &MakeTopCommand,        &MakeCreateCommand,   &MakeResizeCommand, &MakeRmCommand,
-        &MakeTrimCommand,       &MakeInspectCommand,  &MakeEnvCommand,    &MakeSlurmCommand,
-        &MakePlacementsCommand, &MakeSnapshotCommand, &MakeTraceCommand,  &MakeExplainCommand,
-        &MakeEventsCommand,     &MakeVerifyCommand,   &MakeDoctorCommand, &MakeCompletionCommand,
-        &MakeVersionCommand,    &MakeHelpCommand}) {
-    verbs.push_back({make()});
-  }
+#define LGPU_MAKE_VERB(name, Word, group) verbs.push_back({Make##Word##Command()});
+  LGPU_VERBS(LGPU_MAKE_VERB)
+#undef LGPU_MAKE_VERB
   for (Verb& verb : verbs) {
     verb.app = verb.command->Define(app);
     verb.app->set_help_flag("-h,--help", "Show this help");

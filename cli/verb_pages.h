@@ -1,6 +1,8 @@
 #ifndef LGPU_CLI_VERB_PAGES_H_
 #define LGPU_CLI_VERB_PAGES_H_
 
+#include <array>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -14,7 +16,6 @@ struct Example {
 
 /// The text of --help and the man page for a verb, beside its flags.
 struct VerbPage {
-  const char* verb;  // empty: lgpu itself
   const char* description;
   std::vector<Example> examples;
 };
@@ -25,10 +26,10 @@ struct VerbGroup {
   std::vector<std::string_view> verbs;
 };
 /// Every verb is in one group.
-const std::vector<VerbGroup>& VerbGroups();
+std::array<VerbGroup, 3> VerbGroups();
 
-/// The page of a verb; null: there is none.
-const VerbPage* FindVerbPage(std::string_view verb);
+/// The page of a verb, or of lgpu itself for an empty word; nothing: there is no such verb.
+std::optional<VerbPage> FindVerbPage(std::string_view verb);
 
 }  // namespace lgpu::cli
 

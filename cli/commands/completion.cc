@@ -42,4 +42,9 @@ class CompletionCommand final : public Command {
 
 std::unique_ptr<Command> MakeCompletionCommand() { return std::make_unique<CompletionCommand>(); }
 
+VerbPage CompletionPage() {
+  return {.description = "Prints a script that completes verbs, flags and the names of leases and GPUs.",
+          .examples = {{"source <(lgpu completion bash)", "in ~/.bashrc"}}};
+}
+
 }  // namespace lgpu::cli

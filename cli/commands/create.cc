@@ -65,4 +65,18 @@ class CreateCommand final : public Command {
 
 std::unique_ptr<Command> MakeCreateCommand() { return std::make_unique<CreateCommand>(); }
 
+VerbPage CreatePage() {
+  return {.description =
+              "Makes a lease that stays until it is removed. Programs use it through LGPU_LEASE, any number "
+              "at a time. The id of the lease is printed on stdout.",
+          .examples = {{"lgpu create -m 4GiB --name train", "growth up to 4 GiB"},
+                       {"export LGPU_LEASE=$(lgpu create -q -m 2GiB)", "for the programs of this shell"},
+                       {"lgpu create -m 8GiB --preallocate --end-when-idle 2h",
+                        "it ends after two hours without a program"},
+                       {"lgpu create -m 8GiB --name job-7 --managed --owner anna --ttl 12h",
+                        "as root: anna's programs attach, and only root changes it"},
+                       {"lgpu create -m 1TiB; echo $?",
+                        "more than any card has: exit code 2 at once, with --wait too"}}};
+}
+
 }  // namespace lgpu::cli

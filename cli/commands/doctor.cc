@@ -33,4 +33,11 @@ class DoctorCommand final : public Command {
 
 std::unique_ptr<Command> MakeDoctorCommand() { return std::make_unique<DoctorCommand>(); }
 
+VerbPage DoctorPage() {
+  return {.description =
+              "Checks the daemon, your rights, the GPUs, variables and the daemon's ledger, and runs a "
+              "self-test. Exit code 1 if a check failed.",
+          .examples = {{"lgpu doctor -v", "with all values in effect and where each comes from"}}};
+}
+
 }  // namespace lgpu::cli

@@ -91,4 +91,16 @@ class EnvCommand final : public Command {
 
 std::unique_ptr<Command> MakeEnvCommand() { return std::make_unique<EnvCommand>(); }
 
+VerbPage EnvPage() {
+  return {.description =
+              "Shows the variables that put a shell's or a service's programs into a lease, programs that "
+              "know nothing of lgpu included. For `lgpu run` nothing of this is needed. Programs that clear "
+              "their variables, or have the driver's folder in a DT_RPATH, need `lgpu run --isolate`: "
+              "variables do not reach them.",
+          .examples = {{"eval \"$(lgpu env train)\"", "this shell and the programs that it starts"},
+                       {"lgpu env train --format json", "for scripts"},
+                       {"lgpu env train --format cdi > lgpu-train.json && mv lgpu-train.json /etc/cdi/",
+                        "as root: for `podman run --device lgpu.io/lease=train`"}}};
+}
+
 }  // namespace lgpu::cli

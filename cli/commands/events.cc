@@ -76,4 +76,9 @@ class EventsCommand final : public Command {
 
 std::unique_ptr<Command> MakeEventsCommand() { return std::make_unique<EventsCommand>(); }
 
+VerbPage EventsPage() {
+  return {.description = "Shows what happened in the daemon: leases made and ended, sessions, refusals.",
+          .examples = {{"lgpu events -f --lease train", "follow one lease"}}};
+}
+
 }  // namespace lgpu::cli

@@ -50,4 +50,14 @@ class ExecCommand final : public Command {
 
 std::unique_ptr<Command> MakeExecCommand() { return std::make_unique<ExecCommand>(); }
 
+VerbPage ExecPage() {
+  return {
+      .description =
+          "Runs the command inside a lease that exists, beside the programs that are in it; they share its "
+          "limit. The lease stays when the command ends. Variables, signals, notes and exit codes are those "
+          "of `lgpu run`. --require-attach counts the programs that attach while the command runs.",
+      .examples = {{"lgpu exec train -- python3 train.py", "a program inside the lease train"},
+                   {"lgpu exec \"$LGPU_LEASE\" -- ./job", "inside the lease of this shell"}}};
+}
+
 }  // namespace lgpu::cli

@@ -105,4 +105,9 @@ class ExplainCommand final : public Command {
 
 std::unique_ptr<Command> MakeExplainCommand() { return std::make_unique<ExplainCommand>(); }
 
+VerbPage ExplainPage() {
+  return {.description = "Shows where an op would run and by which rule. Nothing runs.",
+          .examples = {{"lgpu explain MatMul -d GPU:1", "MatMul where GPU:1 is asked for"}}};
+}
+
 }  // namespace lgpu::cli

@@ -43,4 +43,9 @@ class HelpCommand final : public Command {
 
 std::unique_ptr<Command> MakeHelpCommand() { return std::make_unique<HelpCommand>(); }
 
+VerbPage HelpPage() {
+  return {.description = "Shows the verbs, or the flags of one verb.",
+          .examples = {{"lgpu help run", "the flags of run"}}};
+}
+
 }  // namespace lgpu::cli

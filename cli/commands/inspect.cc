@@ -130,4 +130,10 @@ class InspectCommand final : public Command {
 
 std::unique_ptr<Command> MakeInspectCommand() { return std::make_unique<InspectCommand>(); }
 
+VerbPage InspectPage() {
+  return {
+      .description = "Shows one lease with its devices, processes, last events and memory maps, or one GPU.",
+      .examples = {{"lgpu inspect train", "a lease"}, {"lgpu inspect 0", "GPU 0"}}};
+}
+
 }  // namespace lgpu::cli

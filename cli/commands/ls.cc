@@ -70,4 +70,15 @@ class LsCommand final : public StatsCommand {
 
 std::unique_ptr<Command> MakeLsCommand() { return std::make_unique<LsCommand>(); }
 
+VerbPage LsPage() {
+  return {.description =
+              "Shows the GPUs, then a row for every logical device. A lease is shown by its name, one of "
+              "another user as OWNER/NAME, a long name by its id: rm, resize and inspect take these words. "
+              "The row (others) shows the memory of leases that you may not see. Columns that do not fit "
+              "into the terminal are left out; -v shows all.",
+          .examples = {{"lgpu ls --watch", "redraw every 2 seconds"},
+                       {"lgpu ls --by-user", "sums over the leases of every user"},
+                       {"lgpu ls --query lease,held,limit --format=csv,nounits", "for scripts"}}};
+}
+
 }  // namespace lgpu::cli

@@ -56,4 +56,9 @@ class PlacementsCommand final : public Command {
 
 std::unique_ptr<Command> MakePlacementsCommand() { return std::make_unique<PlacementsCommand>(); }
 
+VerbPage PlacementsPage() {
+  return {.description = "Shows on which device the ops of a lease ran, as the daemon recorded them.",
+          .examples = {{"lgpu placements train --follow", "every op, as it runs"}}};
+}
+
 }  // namespace lgpu::cli

@@ -62,4 +62,11 @@ class PsCommand final : public StatsCommand {
 
 std::unique_ptr<Command> MakePsCommand() { return std::make_unique<PsCommand>(); }
 
+VerbPage PsPage() {
+  return {.description =
+              "Shows a row for every process that is attached to a lease, then the processes outside lgpu "
+              "that use the GPUs, where the driver tells.",
+          .examples = {{"lgpu ps --lease train", "the processes of one lease"}}};
+}
+
 }  // namespace lgpu::cli

@@ -101,4 +101,13 @@ class ResizeCommand final : public Command {
 
 std::unique_ptr<Command> MakeResizeCommand() { return std::make_unique<ResizeCommand>(); }
 
+VerbPage ResizePage() {
+  return {
+      .description =
+          "Changes limits or guarantees of a lease while its programs run. Where more is held than a lower "
+          "limit allows, nothing is granted until less is held.",
+      .examples = {{"lgpu resize train -m 6GiB", "all logical devices of the lease"},
+                   {"lgpu resize train -d GPU:1 -m max", "one logical device, all that its card can give"}}};
+}
+
 }  // namespace lgpu::cli

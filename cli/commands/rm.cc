@@ -247,4 +247,17 @@ class RmCommand final : public Command {
 
 std::unique_ptr<Command> MakeRmCommand() { return std::make_unique<RmCommand>(); }
 
+VerbPage RmPage() {
+  return {.description =
+              "Ends leases. Their programs are told and get no more memory. With --kill lgpu also ends the "
+              "programs: all that have a session of the lease, by SIGTERM, and by SIGKILL after a grace. "
+              "Every lease is tried; the exit code is that of the first failure.",
+          .examples = {{"lgpu rm train", "by name"},
+                       {"lgpu rm --kill --grace 30s train", "with its programs"},
+                       {"lgpu rm l-0badcafe anna/train", "by id, and the lease of another user"},
+                       {"lgpu rm --all", "every lease of yours, after a question"},
+                       {"lgpu rm --if-exists --wait=30s job-7",
+                        "for scripts that may run twice, until the memory is back"}}};
+}
+
 }  // namespace lgpu::cli

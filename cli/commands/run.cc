@@ -69,4 +69,18 @@ class RunCommand final : public Command {
 
 std::unique_ptr<Command> MakeRunCommand() { return std::make_unique<RunCommand>(); }
 
+VerbPage RunPage() {
+  return {.description =
+              "Makes a lease, runs the command inside it, and ends the lease when the command ends. The "
+              "command gets LGPU_LEASE, LGPU_ENDPOINT and CUDA_VISIBLE_DEVICES. A command that sets the last "
+              "one itself counts the lease's GPUs, from 0. Signals are passed on. A command that never "
+              "attaches to the lease is not limited; a line on stderr then says so.",
+          .examples = {
+              {"lgpu run -m 2GiB -- python3 train.py", "one logical GPU of 2 GiB"},
+              {"lgpu run -n 2 -m 25% -- ./towers", "two logical GPUs, each a quarter of its card"},
+              {"lgpu run -m 8GiB --preallocate --wait=10m -- ./job",
+               "set 8 GiB aside; wait up to 10 minutes for them"},
+              {"lgpu run -m 1GiB -e SEED=7 -e HOME -- ./job", "set one variable, pass another one through"}}};
+}
+
 }  // namespace lgpu::cli

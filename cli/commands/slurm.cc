@@ -55,4 +55,12 @@ class SlurmCommand final : public Command {
 
 std::unique_ptr<Command> MakeSlurmCommand() { return std::make_unique<SlurmCommand>(); }
 
+VerbPage SlurmPage() {
+  return {.description =
+              "Prints the lines of gres.conf for the GPUs that this node serves, and as a comment the lines "
+              "of slurm.conf. A job then asks for memory as --gres=shard:8192, in MiB.",
+          .examples = {{"lgpu slurm gres --node $(hostname -s) --overhead 2GiB",
+                        "keep 2 GiB of each GPU for contexts and libraries"}}};
+}
+
 }  // namespace lgpu::cli

@@ -81,4 +81,13 @@ class SnapshotCommand final : public Command {
 
 std::unique_ptr<Command> MakeSnapshotCommand() { return std::make_unique<SnapshotCommand>(); }
 
+VerbPage SnapshotPage() {
+  return {
+      .description =
+          "Writes every block that the programs of a lease have: its place, size and age, and the op that "
+          "owns it. Programs go on while lgpud asks them; a program that does not answer is left out.",
+      .examples = {{"lgpu snapshot train -o train.json", "as JSON"},
+                   {"lgpu snapshot train --format pickle -o train.pickle", "for PyTorch's memory viewer"}}};
+}
+
 }  // namespace lgpu::cli

@@ -258,4 +258,15 @@ class TopCommand final : public Command {
 
 std::unique_ptr<Command> MakeTopCommand() { return std::make_unique<TopCommand>(); }
 
+VerbPage TopPage() {
+  return {.description =
+              "Shows what ls shows live on the whole terminal: a bar for every GPU, a row for every logical "
+              "device with its ops and allocations per second, the requests that wait, and the last events. "
+              "Enter shows the lease of the chosen row in full, h the keys. Without a terminal, or on one of "
+              "less than 80 x 16, it prints once, as with --once.",
+          .examples = {{"lgpu top", "the keys are shown by h"},
+                       {"lgpu top --once --ascii", "for a log"},
+                       {"lgpu top -i 5 --readonly", "every 5 seconds, and no key ends a lease"}}};
+}
+
 }  // namespace lgpu::cli

@@ -98,4 +98,12 @@ class TraceCommand final : public Command {
 
 std::unique_ptr<Command> MakeTraceCommand() { return std::make_unique<TraceCommand>(); }
 
+VerbPage TracePage() {
+  return {.description =
+              "Writes the ops of a lease, its memory and its events as a trace that Perfetto and "
+              "chrome://tracing show: the records that lgpud has kept, and with --duration new ones.",
+          .examples = {{"lgpu trace train -o train.json", "the records that lgpud has kept"},
+                       {"lgpu trace train --duration 10s -o train.json", "and the next ten seconds"}}};
+}
+
 }  // namespace lgpu::cli

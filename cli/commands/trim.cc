@@ -104,4 +104,16 @@ class TrimCommand final : public Command {
 
 std::unique_ptr<Command> MakeTrimCommand() { return std::make_unique<TrimCommand>(); }
 
+VerbPage TrimPage() {
+  return {.description =
+              "Asks the programs of leases to give back memory that no tensor of theirs uses, and says for "
+              "each lease how much came back. Programs have the time of --timeout to answer; a program that "
+              "does not answer is named on stderr and keeps its memory. Preallocated devices keep their "
+              "memory. Programs also give idle memory back by themselves: when a request is short of memory, "
+              "and after some seconds.",
+          .examples = {{"lgpu trim train", "one lease"},
+                       {"lgpu trim --idle-for 10m",
+                        "all leases that you see and that ran no op and made no copy for 10 minutes"}}};
+}
+
 }  // namespace lgpu::cli

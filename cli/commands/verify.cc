@@ -53,4 +53,14 @@ class VerifyCommand final : public Command {
 
 std::unique_ptr<Command> MakeVerifyCommand() { return std::make_unique<VerifyCommand>(); }
 
+VerbPage VerifyPage() {
+  return {.description =
+              "Allocates on every logical device of the lease until it is refused, and compares the figures "
+              "with those of the daemon. With --driver a program that knows the CUDA driver alone tries to "
+              "take more than the limit by every kind of call. Exit code 0 only if the limit holds.",
+          .examples = {{"lgpu run -m 64MiB -- lgpu verify", "a limit made for the test"},
+                       {"lgpu run -m 64MiB -- lgpu verify --driver",
+                        "the same for programs that know nothing of lgpu"}}};
+}
+
 }  // namespace lgpu::cli

@@ -47,4 +47,9 @@ class VersionCommand final : public Command {
 
 std::unique_ptr<Command> MakeVersionCommand() { return std::make_unique<VersionCommand>(); }
 
+VerbPage VersionPage() {
+  return {.description = "Shows the version of lgpu and, where one answers, of the daemon.",
+          .examples = {{"lgpu version --json", "for scripts"}}};
+}
+
 }  // namespace lgpu::cli
