@@ -84,8 +84,9 @@ code::SumOf<T> SumOfRange(const T* from, std::uint64_t count) {
   code::SumOf<T> sums[kSums] = {};
   const std::uint64_t whole = count / kSums * kSums;
   for (std::uint64_t i = 0; i < whole; i += kSums) {
-    for (std::uint64_t j = 0; j < kSums; ++j)
+    for (std::uint64_t j = 0; j < kSums; ++j) {
       sums[j] += static_cast<code::SumOf<T>>(code::Widen(from[i + j]));
+    }
   }
   for (std::uint64_t i = whole; i < count; ++i) {
     sums[i - whole] += static_cast<code::SumOf<T>>(code::Widen(from[i]));
@@ -100,13 +101,13 @@ void ReduceOnHost(const void* parameters) {
     for (std::uint64_t split = 0; split < p.splits; ++split) SumRows<From, To>(p, split);
     return;
   }
+  const bool is_range = IsRange(p.reduced);
   for (std::uint64_t split = 0; split < p.splits; ++split) {
     const std::uint64_t begin = std::min(p.terms, split * p.terms_of_split);
     const std::uint64_t count = std::min(p.terms - begin, p.terms_of_split);
     for (std::uint64_t i = 0; i < p.outputs; ++i) {
-      const auto sum = IsRange(p.reduced)
-                           ? SumOfRange(static_cast<const From*>(p.input) + p.kept.At(i) + begin, count)
-                           : code::PartialSum<From>(p, i, split, 0, 1);
+      const auto sum = is_range ? SumOfRange(static_cast<const From*>(p.input) + p.kept.At(i) + begin, count)
+                                : code::PartialSum<From>(p, i, split, 0, 1);
       code::WriteSum<To>(p, i, split, sum);
     }
   }
