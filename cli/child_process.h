@@ -25,6 +25,9 @@ class ForwardedSignals {
   ForwardedSignals(const ForwardedSignals&) = delete;
   ForwardedSignals& operator=(const ForwardedSignals&) = delete;
 
+  /// As it was before: for other children.
+  const sigset_t* mask_before() const { return &before_; }
+
  private:
   friend class ChildProcess;
   sigset_t held_;

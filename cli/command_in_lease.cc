@@ -15,6 +15,7 @@
 #include "base/exit_codes.h"
 #include "cli/control_methods.h"
 #include "cli/driver_files.h"
+#include "cli/release_hook.h"
 #include "cli/run_watch.h"
 #include "lgpu/status.h"
 
@@ -66,7 +67,7 @@ int ReportNotStarted(const absl::Status& status, const CommonOptions& options) {
 }  // namespace
 
 absl::StatusOr<OwnSession> OwnSession::Open(Connection& connection, const std::string& verb,
-                                            const CommonOptions& options) {
+                                            const CommonOptions& options, Releases releases) {
   OwnSession session;
   session.changed = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!session.changed) {
@@ -74,11 +75,12 @@ absl::StatusOr<OwnSession> OwnSession::Open(Connection& connection, const std::s
         verb, " cannot start the command: the system gives it no file descriptor to watch the lease with (",
         std::strerror(errno), ")\ntry: close other programs, or raise the limit of open files (ulimit -n)"));
   }
-  LGPU_ASSIGN_OR_RETURN(
-      session.connection,
-      OpenSession(connection.runtime_dir(), verb, options.timeout, [fd = session.changed.get()] {
-        [[maybe_unused]] const int written = ::eventfd_write(fd, 1);
-      }));
+  LGPU_ASSIGN_OR_RETURN(session.connection, OpenSession(
+                                                connection.runtime_dir(), verb, options.timeout,
+                                                [fd = session.changed.get()] {
+                                                  [[maybe_unused]] const int written = ::eventfd_write(fd, 1);
+                                                },
+                                                releases));
   connection.SetSessionToken(session.connection->token());
   return session;
 }
@@ -86,6 +88,13 @@ absl::StatusOr<OwnSession> OwnSession::Open(Connection& connection, const std::s
 void CommandInLease::AddTo(CLI::App& verb) {
   verb.add_flag("--require-attach", require_attach_,
                 "Fail with 125 if the command never used the lease (its memory was not limited)");
+  if (lease_ == Lease::kOwn) {
+    release_flag_ =
+        verb.add_option("--release", release_,
+                        "A command of the shell that makes the program give memory of the GPU up. lgpud "
+                        "has it run while the program is idle and another one waits for memory")
+            ->type_name("CMD");
+  }
   verb.add_flag("--isolate", isolate_,
                 "Also limit programs that clear their environment or name the driver's folder: lgpu's files "
                 "cover the driver's in a mount namespace of the command's own");
@@ -108,6 +117,9 @@ void CommandInLease::AddTo(CLI::App& verb) {
 
 absl::Status CommandInLease::CheckFlags() {
   LGPU_ASSIGN_OR_RETURN(variables_, ParseVariables());
+  if (release_flag_ != nullptr && release_flag_->count() > 0 && release_.empty()) {
+    return absl::InvalidArgumentError("--release is empty; it needs a command, or leave the flag out");
+  }
   if (memory_wait_flag_->count() == 0) return absl::OkStatus();
   const absl::StatusOr<std::chrono::milliseconds> parsed = ParseDuration(memory_wait_text_);
   if (!parsed.ok()) {
@@ -138,6 +150,8 @@ absl::StatusOr<int> CommandInLease::Run(const ForwardedSignals& signals, Connect
   SessionNews news(session, options);
   RunWatch watch(connection, lease, child->pid(), shared, options);
   LGPU_ASSIGN_OR_RETURN(WakeUp wake_up, WakeUp::Make(own.changed.get()));
+  std::optional<ReleaseHook> hook;
+  if (!release_.empty()) hook.emplace(release_, session, signals, lease, child->pid(), options);
   std::uint64_t generation = session.generation();
   const auto look = [&] {
     if (!environment.has_shim || !session.status().ok()) return;
@@ -153,10 +167,12 @@ absl::StatusOr<int> CommandInLease::Run(const ForwardedSignals& signals, Connect
       if (!std::exchange(has_told_of_simulated, true)) TellOfSimulated(connection, lease, options);
       if (require_attach_ && watch.FoundBypass()) ::kill(child->pid(), SIGTERM);
     }
+    if (hook) hook->Look();
     eventfd_t ignored;
     return ::eventfd_read(own.changed.get(), &ignored) != 0 || news.Tell();
   };
   LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, wake_up.fd(), tell));
+  hook.reset();
   look();
   if (require_attach_ && watch.FoundBypass()) {
     return absl::FailedPreconditionError(

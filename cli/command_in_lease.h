@@ -32,7 +32,7 @@ struct OwnSession {
 
   /// Opens it, and makes later calls of `connection` in its name. `verb`: "lgpu run". Errors of OpenSession.
   static absl::StatusOr<OwnSession> Open(Connection& connection, const std::string& verb,
-                                         const CommonOptions& options);
+                                         const CommonOptions& options, Releases releases = Releases::kNone);
 };
 
 /// A CommandInLease is what `run` and `exec` share: the flags of the command, and the command inside a lease,
@@ -43,6 +43,8 @@ class CommandInLease {
   explicit CommandInLease(Lease lease) : lease_(lease) {}
 
   void AddTo(CLI::App& verb);
+  /// Whether the command has a release hook.
+  Releases releases() const { return release_.empty() ? Releases::kNone : Releases::kByHook; }
   /// Errors in the flags, before the daemon is asked.
   absl::Status CheckFlags();
   /// Runs `options.command` inside `lease`, to which `session` is attached. The result is the exit code of
@@ -64,6 +66,8 @@ class CommandInLease {
                                    const v1::Lease& lease, int code, const CommonOptions& options) const;
 
   const Lease lease_;
+  const CLI::Option* release_flag_ = nullptr;
+  std::string release_;
   bool require_attach_ = false;
   bool isolate_ = false;
   const CLI::Option* memory_wait_flag_ = nullptr;

@@ -34,7 +34,8 @@ absl::Status Connection::WithHint(const absl::Status& status) {
 absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string& runtime_dir,
                                                               const std::string& command,
                                                               std::chrono::milliseconds timeout,
-                                                              std::function<void()> on_change) {
+                                                              std::function<void()> on_change,
+                                                              Releases releases) {
   const std::string path = SessionSocketPath(runtime_dir);
   LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
   return DaemonConnection::Open(std::move(channel), {.directory = runtime_dir,
@@ -42,6 +43,8 @@ absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string&
                                                      .greeting_timeout = timeout,
                                                      .reconnect_path = path,
                                                      .command = command,
+                                                     .runs_release = releases == Releases::kByHook,
+                                                     .makes_no_use = true,
                                                      .on_change = std::move(on_change)});
 }
 

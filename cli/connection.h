@@ -90,6 +90,9 @@ class Connection {
   std::shared_ptr<ControlClient> client_;
 };
 
+/// Whether a session of lgpu itself runs the release hook of its lease.
+enum class Releases { kNone, kByHook };
+
 /// Opens a session of lgpu itself with the daemon in `runtime_dir`, which keeps a lease alive while a command
 /// runs, also when the daemon is started again meanwhile. `command` is its name in lists and events;
 /// `timeout`: how long one answer may take; `on_change`: see DaemonConnection::Options. Errors as
@@ -97,7 +100,8 @@ class Connection {
 absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string& runtime_dir,
                                                               const std::string& command,
                                                               std::chrono::milliseconds timeout,
-                                                              std::function<void()> on_change = {});
+                                                              std::function<void()> on_change = {},
+                                                              Releases releases = Releases::kNone);
 
 }  // namespace lgpu::cli
 

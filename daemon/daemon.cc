@@ -16,6 +16,7 @@
 #include "allocator/broker/broker.h"
 #include "allocator/broker/broker_ticker.h"
 #include "allocator/broker/card_observer.h"
+#include "allocator/broker/session_releases.h"
 #include "allocator/broker/session_trims.h"
 #include "base/mutex.h"
 #include "base/thread.h"
@@ -302,6 +303,13 @@ class Daemon::Impl {
     }
   }
 
+  void TellGivingWay() {
+    for (const GivingWayNews& news : broker_.releases().TakeNews()) {
+      leases_.TellOf(news.lease,
+                     [&](const LeaseEvents& events, const Lease& lease) { events.GaveWay(lease, news); });
+    }
+  }
+
   /// Once a second.
   void NoteUses() {
     const std::uint64_t tick = TickAt(UseTimeNow());
@@ -349,6 +357,7 @@ class Daemon::Impl {
       server_->Reap();
       turn_news_.Look();
       TellIgnoredTrims();
+      TellGivingWay();
       if (recovery_ != nullptr) {
         recovery_->Tend();
         journal_->Tend();
@@ -410,7 +419,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Devi
                                                            .reserve = config.reserve,
                                                            .unconfirmed_waker = foundation.reclaimer_waker,
                                                            .tick_waker = foundation.tick_waker,
-                                                           .max_drain = config.max_drain}));
+                                                           .max_drain = config.max_drain,
+                                                           .give_way_wait = config.give_way_wait}));
   auto impl = std::make_unique<Impl>(config, registry, std::move(foundation));
   LGPU_RETURN_IF_ERROR(impl->Start(registry.backend(), found));
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));

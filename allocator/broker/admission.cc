@@ -221,7 +221,9 @@ void Admission::SetAside(WaiterId id, Waiter& waiter) {
 
 bool Admission::SetAsideFromQueue(WaiterId id, Waiter& waiter) {
   CardQueue& queue = waiting_.QueueOf(waiter);
-  if (queue.HoldsBack(id) || waiter.spec.at_least > tables_.ledger.View(waiter.card).free()) return false;
+  const bool held_back = queue.HoldsBack(id) && (waiter.aside.is_zero() || !NeedOf(waiter).is_zero());
+  if (held_back || NeedOf(waiter) > tables_.ledger.View(waiter.card).free()) return false;
+  UseAside(id, waiter, held_back);
   SetAside(id, waiter);
   if (waiter.phase == Waiter::Phase::kCard) return false;
   if (waiter.phase != Waiter::Phase::kRefused) queue.NoteServed(id);
@@ -257,6 +259,31 @@ bool Admission::MayAsk(Waiter& waiter) const {
 }
 
 Bytes Admission::NeedOf(const Waiter& waiter) const {
+  return SaturatingSub(WholeNeedOf(waiter), waiter.aside);
+}
+
+bool Admission::FreeAside(WaiterId id, Waiter& waiter) {
+  if (waiter.aside.is_zero()) return false;
+  waiter.aside = Bytes();
+  return guarantees_.Free(id);
+}
+
+bool Admission::UseAside(WaiterId id, Waiter& waiter, bool held_back) {
+  if (waiter.aside.is_zero()) return true;
+  if (held_back || NeedOf(waiter) > tables_.ledger.View(waiter.card).free()) return false;
+  FreeAside(id, waiter);
+  return true;
+}
+
+void Admission::NoteServed(const Waiter& waiter, Bytes aside) {
+  if (aside.is_zero() || !waiter.spec.session) return;
+  waiting_.news.push_back({.what = GivingWayNews::What::kServed,
+                           .lease = tables_.sessions.at(waiter.spec.session).lease,
+                           .bytes = aside,
+                           .took = tables_.now() - waiter.spec.asked_at});
+}
+
+Bytes Admission::WholeNeedOf(const Waiter& waiter) const {
   if (waiter.guarantee) return waiter.spec.at_least;
   return waiter.charge ? charges_.SplitOf(waiter).need
                        : tables_.ledger.NeedOf(waiter.spec.device, waiter.spec.at_least);
@@ -275,12 +302,17 @@ bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
     return true;
   }
   const Bytes bytes = waiter.spec.at_least;
+  const bool held_back = waiting_.QueueOf(waiter).HoldsBack(id) && !NeedOf(waiter).is_zero();
+  const Bytes aside = waiter.aside;
+  if (!UseAside(id, waiter, held_back)) return false;
   const Ledger::Split split = waiter.charge ? charges_.SplitOf(waiter) : Ledger::Split();
   const Ledger::Shortage shortage =
       waiter.charge ? split.verdict.shortage : tables_.ledger.Check(waiter.spec.device, bytes).shortage;
-  const bool held_back = waiting_.QueueOf(waiter).HoldsBack(id) && !NeedOf(waiter).is_zero();
   if (shortage == Ledger::Shortage::kCard || (shortage == Ledger::Shortage::kNone && held_back)) return false;
-  if (shortage == Ledger::Shortage::kNone) waiting_.QueueOf(waiter).NoteServed(id);
+  if (shortage == Ledger::Shortage::kNone) {
+    waiting_.QueueOf(waiter).NoteServed(id);
+    NoteServed(waiter, aside);
+  }
   Leave(id, waiter);
   if (shortage == Ledger::Shortage::kLimit) {
     Admit(id, waiter);  // another request of its device took what the limit had room for
@@ -305,6 +337,7 @@ void Admission::AdmitUnderLimit(LogicalId device) {
 void Admission::Leave(WaiterId id, Waiter& waiter) {
   if (waiter.phase == Waiter::Phase::kCard) {
     waiting_.QueueOf(waiter).Leave(id, tables_.now());
+    FreeAside(id, waiter);
     waiter.need = {};  // under the limit it asks other sessions
   } else if (waiter.phase == Waiter::Phase::kLimit) {
     std::erase(tables_.devices.at(waiter.spec.device).limit_waiters, id);
@@ -328,6 +361,7 @@ void Admission::Refuse(Waiter& waiter, RefusalCause cause) {
     return;
   }
   cause.asked = waiter.spec.at_least;
+  cause.asked_leases = waiter.asked_leases;
   const auto waited =
       std::chrono::duration_cast<std::chrono::milliseconds>(tables_.now() - waiter.spec.asked_at);
   if (waited.count() > 0) cause.waited = waited;

@@ -48,7 +48,9 @@ class Admission {
   /// As RefuseWaiting, because the program gave the request up.
   void Cancel(WaiterId id, Waiter& waiter);
 
-  /// How much of the card's free memory the request would take.
+  /// What is set aside for a request that waits for its card is free again. False: nothing was.
+  bool FreeAside(WaiterId id, Waiter& waiter);
+  /// How much of the card's free memory the request would take, beside what is set aside for it.
   Bytes NeedOf(const Waiter& waiter) const;
   /// Spare chunks that are enough for the request are there or being made, beside those that are made for
   /// other requests. It is served from them even with timeout 0.
@@ -72,6 +74,12 @@ class Admission {
   /// `missing`: what is short under the limit and not on its way back.
   void WaitUnderLimit(WaiterId id, Waiter& waiter, Bytes missing);
   void WaitForCard(WaiterId id, Waiter& waiter, bool can_ever_be, bool held_back);
+  /// Its set-aside memory is free for the booking that comes next, if there is enough for that. False: not
+  /// now.
+  bool UseAside(WaiterId id, Waiter& waiter, bool held_back);
+  /// A request is served for which bytes were set aside.
+  void NoteServed(const Waiter& waiter, Bytes aside);
+  Bytes WholeNeedOf(const Waiter& waiter) const;
   /// Whether the request may wait for idle memory of other sessions; puts its deadline off for that.
   bool MayAsk(Waiter& waiter) const;
 

@@ -49,6 +49,8 @@ CardObserver& Broker::observer() const { return parts_->observer; }
 
 SessionTrims& Broker::trims() const { return parts_->trims; }
 
+SessionReleases& Broker::releases() const { return parts_->releases; }
+
 Reservations& Broker::reservations() const { return parts_->reservations; }
 
 std::vector<Broker::CardInfo> Broker::Cards() const {

@@ -43,6 +43,7 @@ struct BrokerCard {
 struct BrokerParts;
 class CardObserver;
 class Reservations;
+class SessionReleases;
 class SessionRestore;
 class SessionTrims;
 
@@ -72,6 +73,8 @@ class Broker {
     bool leaves_process = true;
     /// The longest turn of a request in its card's queue (CardQueue).
     std::chrono::milliseconds max_drain = std::chrono::seconds(2);
+    /// A request waits at most so long for memory that idle leases are asked to give up; 0: none is asked.
+    std::chrono::milliseconds give_way_wait = std::chrono::seconds(60);
     std::function<TimePoint()> clock = std::chrono::steady_clock::now;  // monotonic
   };
 
@@ -90,13 +93,16 @@ class Broker {
     /// Woken when a request that waited has its answer, when trims() has news, and when memory of the session
     /// becomes free later than in the call that returned it.
     std::shared_ptr<Waker> waker = {};
-    bool trims = false;  // the session can be asked for idle memory
+    bool trims = false;         // the session can be asked for idle memory
+    bool waits_longer = false;  // its program takes notice when a request may wait longer than it asked for
+    bool runs_release = false;  // it runs the release hook of its lease
   };
 
   // Its parts for single purposes; they live as long as the broker.
   SessionRestore& restore() const;     // takes over what an earlier broker granted, before any other call
   CardObserver& observer() const;      // reads the reports of real cards
   SessionTrims& trims() const;         // asks sessions for idle memory
+  SessionReleases& releases() const;   // asks leases to give way
   Reservations& reservations() const;  // queues leases that wait to be made
 
   // Cards.

@@ -11,6 +11,7 @@
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/charge_table.h"
 #include "allocator/broker/chunk_table.h"
+#include "allocator/broker/giving_way.h"
 #include "allocator/broker/guarantees.h"
 #include "allocator/broker/overhead_table.h"
 #include "allocator/broker/pending_requests.h"
@@ -36,7 +37,7 @@ struct BrokerCore {
         leaves_process(options.leaves_process),
         now(options.clock),
         tables(grant_log, options),
-        waiting(tables, options.max_drain) {}
+        waiting(tables, options.max_drain, options.give_way_wait) {}
 
   DeviceMemory& backend;
   GrantLog& log;
@@ -53,7 +54,8 @@ struct BrokerCore {
   TrimRequests trims ABSL_GUARDED_BY(mutex){tables};
   Guarantees guarantees ABSL_GUARDED_BY(mutex){tables, waiting};
   Admission admission ABSL_GUARDED_BY(mutex){tables, waiting, chunks, charges, trims, guarantees, refusals};
-  QueueScheduler scheduler ABSL_GUARDED_BY(mutex){tables, waiting, charges, trims, admission};
+  GivingWay giving_way ABSL_GUARDED_BY(mutex){tables, waiting, guarantees, trims, admission};
+  QueueScheduler scheduler ABSL_GUARDED_BY(mutex){tables, waiting, charges, trims, admission, giving_way};
   PendingRequests requests ABSL_GUARDED_BY(mutex){tables, waiting, charges, admission, scheduler};
   RequestClock clock ABSL_GUARDED_BY(mutex){tables, waiting, admission, scheduler};
   OverheadTable overheads ABSL_GUARDED_BY(mutex){tables};

@@ -8,6 +8,7 @@
 #include "allocator/broker/grants.h"
 #include "allocator/broker/logical_devices.h"
 #include "allocator/broker/reservations.h"
+#include "allocator/broker/session_releases.h"
 #include "allocator/broker/session_restore.h"
 #include "allocator/broker/session_trims.h"
 #include "allocator/broker/spare_chunks.h"
@@ -29,6 +30,7 @@ struct BrokerParts {
   LogicalDevices devices{core, spare, reclaimer};
   SessionRestore restore{core, reclaimer};
   SessionTrims trims{core};
+  SessionReleases releases{core};
 };
 
 }  // namespace lgpu

@@ -15,6 +15,8 @@ void Broker::AddSession(SessionId session, SessionSpec spec) {
   entry.pid = spec.pid;
   entry.waker = std::move(spec.waker);
   entry.trims = spec.trims;
+  entry.waits_longer = spec.waits_longer;
+  entry.runs_release = spec.runs_release;
 }
 
 void Broker::AttachSession(SessionId session, LeaseKey lease) {

@@ -67,6 +67,13 @@ struct CardCharge {
   Bytes HeldInAll() const;
 };
 
+/// What is known of a session's release hook.
+struct ReleaseRecord {
+  Broker::TimePoint rests_until = {};  // it is not asked before
+  int in_vain = 0;                     // asks in a row that gave nothing
+  Broker::TimePoint::duration took{};  // the last one that ended well
+};
+
 struct SessionEntry {
   std::int64_t pid = 0;
   std::shared_ptr<Waker> waker;
@@ -74,6 +81,9 @@ struct SessionEntry {
   std::map<CardId, CardCharge> charges;
   bool trims = false;
   bool trims_when_back = false;  // as soon as it has told what it holds
+  bool waits_longer = false;     // as in SessionSpec
+  bool runs_release = false;     // as in SessionSpec, until it ends
+  ReleaseRecord release;
   LeaseKey lease;
   absl::flat_hash_set<ChunkId> chunks;
   Bytes held;

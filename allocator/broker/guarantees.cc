@@ -68,13 +68,30 @@ absl::Status Guarantees::SetAsideForLease(WaiterId id, const Waiter& waiter) {
   return absl::OkStatus();
 }
 
-bool Guarantees::Free(WaiterId lease) {
-  const auto found = waiting_.set_aside.find(lease);
+bool Guarantees::Free(WaiterId request) {
+  const auto found = waiting_.set_aside.find(request);
   if (found == waiting_.set_aside.end()) return false;
   tables_.devices.at(found->second).removed = true;
   tables_.ForgetIfEmpty(found->second);
   waiting_.set_aside.erase(found);
   return true;
+}
+
+void Guarantees::SetMoreAside(WaiterId id, Waiter& waiter, Bytes more) {
+  waiter.aside += more;
+  const Ledger::LogicalOptions size{.limit = waiter.aside, .guarantee = waiter.aside};
+  if (const auto found = waiting_.set_aside.find(id); found != waiting_.set_aside.end()) {
+    LGPU_CHECK(tables_.ledger.Resize(found->second, size).ok());
+    return;
+  }
+  const absl::StatusOr<LogicalId> made = tables_.ledger.AddLogical(waiter.card, size);
+  LGPU_CHECK(made.ok());
+  DeviceEntry& device = tables_.devices[*made];
+  device.spec = {.card = waiter.card, .limit = waiter.aside, .guarantee = waiter.aside, .lease = {}};
+  device.spec.owner = waiter.user;
+  if (waiter.guarantee) device.spec.lease_name = waiter.guarantee->spec.lease_name;
+  if (waiter.spec.device) device.spec.lease_name = tables_.devices.at(waiter.spec.device).spec.lease_name;
+  waiting_.set_aside.emplace(id, *made);
 }
 
 bool Guarantees::TakeFrom(const Broker::DeviceSpec& spec, Bytes guarantee) {

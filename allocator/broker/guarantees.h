@@ -24,8 +24,10 @@ class Guarantees {
   /// Gives what was set aside for the lease `spec.room` to a device that is about to be made. False: that is
   /// less than the guarantee, and it is free.
   bool TakeFrom(const Broker::DeviceSpec& spec, Bytes guarantee);
-  /// What is left of what was set aside for a lease is free. False: nothing was.
-  bool Free(WaiterId lease);
+  /// What is left of what was set aside for a request is free. False: nothing was.
+  bool Free(WaiterId request);
+  /// Sets more bytes, which the card has free, aside for a request that waits for the card.
+  void SetMoreAside(WaiterId id, Waiter& waiter, Bytes more);
 
  private:
   absl::Status MakeDevice(Waiter& waiter);

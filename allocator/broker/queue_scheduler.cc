@@ -12,9 +12,10 @@ void QueueScheduler::Serve(CardId card) {
   // What programs have not used of what was lent to them is free for requests that wait.
   if (!waiting_.queues.at(card).empty()) charges_.TakeAllowances(card, LeaseKey());
   do {
+    giving_way_.Collect(card);
     ServeQueue(card);
     for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) admission_.AdmitUnderLimit(logical);
-  } while (MoveTurnOn(card));
+  } while (MoveTurnOn(card) || giving_way_.MoveOn(card));
 }
 
 Broker::TimePoint QueueScheduler::NextChange(CardId card) const {
@@ -25,6 +26,7 @@ Broker::TimePoint QueueScheduler::NextChange(CardId card) const {
   // At the latest: sessions that hold memory may have begun to answer trims.
   Broker::TimePoint next = since + waiting_.max_drain;
   next = std::min(next, queue.NextChange(since).value_or(next));
+  next = std::min(next, giving_way_.NextChange(card, since));
   if (queue.turn()) {
     const TrimTable::Need& need = waiting_.waiters.at(queue.turn()->of).need;
     return need.round == 0 ? next : std::min(next, std::max(need.look_again, since + TrimTable::kPatience));
@@ -138,6 +140,7 @@ void QueueScheduler::AskForCard(WaiterId id, CardId card) {
 // A session counts as waiting if it returns nothing to the card before it is served: it waits on each of its
 // devices that has memory beyond the guarantee.
 std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) {
+  if (giving_way_.HasHead(card)) return std::nullopt;  // a lease gives memory up while its program waits
   const Ledger::CardView memory = tables_.ledger.View(card);
   std::map<SessionId, WaiterId> youngest;  // of each session that waits for the card
   std::set<std::pair<LogicalId, SessionId>> waiting;

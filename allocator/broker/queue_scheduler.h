@@ -8,6 +8,7 @@
 #include "allocator/broker/admission.h"
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/charge_table.h"
+#include "allocator/broker/giving_way.h"
 #include "allocator/broker/trim_requests.h"
 #include "allocator/broker/waiting_requests.h"
 
@@ -28,12 +29,20 @@ namespace lgpu {
 /// within 2 x max_drain x n. A request that nothing can serve does not wait: it is refused at once if it
 /// waits only for idle memory, or if all holders wait for each other and it is the youngest.
 ///
+/// Where idle leases give way for a request (GivingWay), what they give never enters the free memory that
+/// turns are about: the promise above is about the rest, and a request with a turn is not held back by it.
+///
 /// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
 class QueueScheduler {
  public:
   QueueScheduler(BrokerTables& tables, WaitingRequests& waiting, ChargeTable& charges, TrimRequests& trims,
-                 Admission& admission)
-      : tables_(tables), waiting_(waiting), charges_(charges), trims_(trims), admission_(admission) {}
+                 Admission& admission, GivingWay& giving_way)
+      : tables_(tables),
+        waiting_(waiting),
+        charges_(charges),
+        trims_(trims),
+        admission_(admission),
+        giving_way_(giving_way) {}
 
   /// To be called when memory of the card or under a limit may have become free, and when a request waits.
   /// Serves the requests that can be served, moves the card's turn on, and refuses requests that nothing can
@@ -76,6 +85,7 @@ class QueueScheduler {
   ChargeTable& charges_;
   TrimRequests& trims_;
   Admission& admission_;
+  GivingWay& giving_way_;
   std::map<CardId, Broker::TimePoint> served_at_;
 };
 

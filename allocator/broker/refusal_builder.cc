@@ -156,6 +156,12 @@ Refusal RefusalBuilder::OfDevice(LogicalId id, const RefusalCause& cause) const 
   refusal.card_free = card.free();
   AddHolders(refusal, view.card, id);
   if (cause.reason == RefusalReason::kCard) {
+    for (const AskedLease& asked : cause.asked_leases) {
+      refusal.advice.push_back(
+          asked.was_idle ? absl::StrCat("ask for less: lease ", asked.name,
+                                        " was asked to give way and gave ", FormatBytes(asked.given))
+                         : absl::StrCat("ask again: lease ", asked.name, " may give way, and was in use"));
+    }
     AddTurnAdvice(refusal, view.card, tables_.ledger.NeedOf(id, cause.asked), cause.turns);
   }
   AddCardAdvice(refusal, device, cause);

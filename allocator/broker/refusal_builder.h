@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "allocator/broker/broker_tables.h"
@@ -17,8 +18,9 @@ struct RefusalCause {
   RefusalReason reason = RefusalReason::kUnspecified;
   Bytes asked = {};
   std::optional<std::chrono::milliseconds> waited = {};
-  std::string detail = {};  // what the backend said
-  int turns = 0;            // of the request in its card's queue
+  std::string detail = {};                    // what the backend said
+  int turns = 0;                              // of the request in its card's queue
+  std::vector<AskedLease> asked_leases = {};  // to give way for it
 
   /// For RESOURCE_EXHAUSTED of the backend. Its reason is kDescriptors if the status carries a Refusal of
   /// that reason, and kBackend otherwise.

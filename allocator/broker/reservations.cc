@@ -60,10 +60,10 @@ void Reservations::Leave(WaiterId id) {
     const CardId card = waiter.card;
     const std::optional<CardQueue::Turn>& turn = core_.waiting.queues.at(card).turn();
     // A request that held nothing back stood in the way of none.
-    const bool had_turn = turn && turn->of == id;
+    const bool held_back = (turn && turn->of == id) || !waiter.aside.is_zero();
     if (waiter.Waits()) core_.admission.Leave(id, waiter);
     core_.requests.Forget(id);
-    if (had_turn) core_.scheduler.Serve(card);
+    if (held_back) core_.scheduler.Serve(card);
   }
   if (const auto aside = core_.waiting.set_aside.find(id); aside != core_.waiting.set_aside.end()) {
     const CardId card = core_.tables.CardOf(aside->second);

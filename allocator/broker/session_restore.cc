@@ -108,6 +108,8 @@ void SessionRestore::StartAttesting(SessionId session, Broker::SessionSpec spec)
   entry.waker = std::move(spec.waker);
   entry.trims = false;
   entry.trims_when_back = spec.trims;
+  entry.waits_longer = spec.waits_longer;
+  entry.runs_release = spec.runs_release;
   entry.allowances.reset();
   for (auto& [card, charge] : entry.charges) charge.attested = Bytes();
   for (const ChunkId id : entry.chunks) core_.tables.chunks.at(id).attested = false;

@@ -161,7 +161,9 @@ std::vector<SessionTrims::Ignored> TrimRequests::TakeIgnored() {
 }
 
 void TrimRequests::Stop(SessionId session) {
-  tables_.sessions.at(session).trims = false;
+  SessionEntry& entry = tables_.sessions.at(session);
+  entry.trims = false;
+  entry.runs_release = false;
   orders_.Forget(session);
 }
 

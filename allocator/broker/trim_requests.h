@@ -43,7 +43,7 @@ class TrimRequests {
   std::vector<SessionTrims::Ignored> TakeIgnored();
   bool Ignores(SessionId session) const { return orders_.Ignores(session); }
   std::uint64_t orders() const { return orders_.orders(); }
-  /// The session is not asked any more.
+  /// The session is not asked any more, also not to run a release hook.
   void Stop(SessionId session);
 
  private:

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +45,14 @@ struct GuaranteeWish {
   }
 };
 
+/// An AskedLease was asked to give way for a request, and had its time.
+struct AskedLease {
+  LeaseKey lease;
+  std::string name;
+  Bytes given;
+  bool was_idle = true;  // false: it was in use, and nothing was done
+};
+
 /// A Waiter is one request for memory, from the call that asks to its answer: for chunks, for a charge, or
 /// for a guarantee. Its phase says what it needs next.
 struct Waiter {
@@ -75,6 +84,23 @@ struct Waiter {
   std::vector<Chunk> taken;           // in kServed: spare chunks, which its session has
   std::vector<ChunkId> ballast = {};  // in kBallast: spare chunks, on their way back
   absl::Status refusal;               // in kRefused
+  // Of a request that leases give way for (GivingWay).
+  Bytes aside;                                         // in kCard: set aside for it alone
+  std::vector<AskedLease> asked_leases = {};           // one that is there is not asked again
+  std::optional<Broker::TimePoint> own_deadline = {};  // it waits longer than this; none: as it asked
+
+  void WaitLonger(Broker::TimePoint until) {
+    if (until <= spec.deadline) return;
+    if (!own_deadline) own_deadline = spec.deadline;
+    SetDeadline(until);
+  }
+  void EndLongerWait() {
+    if (own_deadline) SetDeadline(*std::exchange(own_deadline, std::nullopt));
+  }
+  void SetDeadline(Broker::TimePoint deadline) {
+    spec.deadline = deadline;
+    if (charge) charge->card_deadline = deadline;
+  }
 
   bool IsQueued() const { return phase == Phase::kLimit || phase == Phase::kCard; }
   bool Waits() const { return IsQueued() || phase == Phase::kBackend; }

@@ -15,6 +15,12 @@ absl::Status WaitingRequests::CheckInvariants() const {
   for (const auto& [id, waiter] : waiters) {
     const bool in_queue = queues.at(waiter.card).Contains(id);
     queued += in_queue ? 1 : 0;
+    const auto aside = set_aside.find(id);
+    if (!waiter.aside.is_zero() && (!in_queue || aside == set_aside.end() ||
+                                    tables.ledger.View(aside->second).guarantee != waiter.aside)) {
+      return absl::InternalError(absl::StrCat("request ", id.value, " has ", waiter.aside.count(),
+                                              " bytes set aside, the ledger has not"));
+    }
     if (in_queue != (waiter.phase == Waiter::Phase::kCard)) {
       return absl::InternalError(absl::StrCat("request ", id.value, in_queue ? " stands" : " does not stand",
                                               " in its card's queue, against its phase"));

@@ -37,7 +37,8 @@ class RunCommand final : public Command {
     LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // errors in the flags, before the daemon is asked
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(v1::CreateLeaseRequest request, MakeCreateRequest(flags_, connection, options));
-    LGPU_ASSIGN_OR_RETURN(const OwnSession session, OwnSession::Open(connection, "lgpu run", options));
+    LGPU_ASSIGN_OR_RETURN(const OwnSession session,
+                          OwnSession::Open(connection, "lgpu run", options, command_.releases()));
     NoteOuterLease(options);
     std::optional<int> stopped_by;
     const absl::StatusOr<v1::Lease> made = CreateLease(flags_, connection, request, options, stopped_by);

@@ -13,6 +13,8 @@ namespace {
 
 // Added to the waiting time of a charge: for the daemon's own work and the way.
 constexpr std::chrono::milliseconds kAnswerSlack{1000};
+// No daemon lets a charge wait longer.
+constexpr std::uint64_t kMostMoreMs = 3'600'000;
 // How long the first connection waits for a daemon that may be busy.
 constexpr std::chrono::milliseconds kJoinPatience{2000};
 constexpr std::chrono::milliseconds kAwayPause{20};
@@ -246,11 +248,13 @@ bool LeaseSession::HasItsSocket() {
 }
 
 void LeaseSession::Await(Lock& lock, const Request& request, Clock::time_point deadline) {
-  while (!request.is_done && IsOfNow(request) && Clock::now() < deadline) {
+  for (;;) {
+    const Clock::time_point until = std::max(deadline, request.more_until);
+    if (request.is_done || !IsOfNow(request) || Clock::now() >= until) return;
     if (is_reading_) {
-      changed_.wait_until(lock, deadline);
+      changed_.wait_until(lock, until);
     } else {
-      Receive(lock, deadline);
+      Receive(lock, until);
     }
   }
 }
@@ -303,6 +307,11 @@ void LeaseSession::Take(const wire::Frame& frame) {
   } else if (const auto* const returned = frame.Get<wire::ReturnReply>()) {
     for (Request& request : requests_) {
       request.is_done = request.is_done || request.id == returned->request_id;
+    }
+  } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
+    const auto more = std::chrono::milliseconds(std::min(still->more_ms, kMostMoreMs)) + kAnswerSlack;
+    for (Request& request : requests_) {
+      if (request.id == still->request_id) request.more_until = Clock::now() + more;
     }
   } else if (const auto* const trim = frame.Get<wire::Trim>()) {
     const wire::Frame trimmed{.body = wire::Trimmed{.trim_id = trim->trim_id, .pending = false}};

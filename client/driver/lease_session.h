@@ -124,6 +124,7 @@ class LeaseSession {
     ChargeKind kind{};
     std::uint32_t driver_refusals = 0;
     std::chrono::milliseconds may_wait{0};  // for the card
+    Clock::time_point more_until{};         // as the daemon said
     bool is_done = false, is_granted = false;
     bool is_abandoned = false;  // its caller has given up; a late grant is given back
   };

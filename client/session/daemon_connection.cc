@@ -113,6 +113,7 @@ wire::Hello DaemonConnection::Greeting() const {
   hello.client = "liblgpu " LGPU_VERSION;
   hello.pid = ::getpid();
   hello.answers_snapshots = options_.answers_snapshots;
+  hello.runs_release = options_.runs_release;
   hello.command = options_.command.empty() ? OwnCommand() : options_.command;
   return hello;
 }
@@ -149,6 +150,7 @@ absl::Status DaemonConnection::Handshake() {
   LGPU_ASSIGN_OR_RETURN(page_, SharedPages::OpenClientPage(MapWithBoost, std::move(answer->fds[1])));
   stats_.CloseFd();
   page_.CloseFd();
+  NoteMakesNoUse();
   token_ = welcome->session_token.bytes;
   session_id_ = welcome->session_id;
   version_ = welcome->protocol_version;
@@ -337,6 +339,23 @@ absl::Status DaemonConnection::AnswerSnapshot(const wire::SnapshotPage& page) {
     asked_by = asked_by_;
   }
   return Send({.body = page}, asked_by, Clock::now() + options_.answer_timeout);
+}
+
+std::vector<wire::Release> DaemonConnection::TakeReleases() {
+  MutexLock lock(mutex_);
+  return std::exchange(releases_, {});
+}
+
+void DaemonConnection::AnswerRelease(std::uint64_t release, const absl::Status& status) {
+  const wire::Frame frame{.body = wire::Released{.release_id = release,
+                                                 .code = static_cast<std::int32_t>(status.code()),
+                                                 .message = AsUtf8(std::string(status.message()))}};
+  // If this fails the session has ended, and the daemon waits for no answer of it.
+  (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
+}
+
+void DaemonConnection::NoteMakesNoUse() {
+  if (options_.makes_no_use) page_->last_use.store(ClientPage::kNoUse, std::memory_order_relaxed);
 }
 
 absl::Status DaemonConnection::Close() {

@@ -57,6 +57,11 @@ class DaemonConnection {
     std::string command = {};
     /// The program has blocks, and its maintenance answers TakeSnapshots.
     bool answers_snapshots = false;
+    /// The program runs the release hook of its lease, and answers TakeReleases; `on_change` tells of new
+    /// ones.
+    bool runs_release = false;
+    /// The program uses no GPU itself.
+    bool makes_no_use = false;
     /// The daemon is gone, or is back, or does not take the session up now, or the session is over. Called on
     /// any thread, with locks held: it may only wake another thread.
     std::function<void()> on_change = {};
@@ -150,6 +155,9 @@ class DaemonConnection {
   std::vector<wire::Snapshot> TakeSnapshots();
   /// The answer to one of them, from the thread that took it. As Lease::AnswerSnapshot.
   absl::Status AnswerSnapshot(const wire::SnapshotPage& page);
+  /// The daemon's orders to run the release hook since the last call; each is to be answered.
+  std::vector<wire::Release> TakeReleases();
+  void AnswerRelease(std::uint64_t release, const absl::Status& status);
   /// Ends the session and waits until the daemon has all memory back. UNAVAILABLE: no daemon is there; the
   /// session thread tells the next one, and a repeated Close has the result. Repeating it is always fine.
   absl::Status Close();
@@ -168,7 +176,8 @@ class DaemonConnection {
   struct Waiter {
     std::uint64_t request = 0;
     std::vector<ClientFrame> inbox;
-    bool has_pages = false;  // its caller is at work on a page of a grant
+    bool has_pages = false;     // its caller is at work on a page of a grant
+    TimePoint more_until = {};  // as the daemon said
   };
   /// An Orphan is a grant whose request was given up, or returned chunks of no grant (0).
   struct Orphan {
@@ -234,6 +243,7 @@ class DaemonConnection {
   absl::Status Unavailable(const std::string& what) const;
   absl::Status Broken(const std::string& what) const;
   absl::Status Ended(const std::string& what) const;
+  void NoteMakesNoUse();
   void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoAnswer() const;
   static absl::Status ClosedError();
@@ -293,6 +303,7 @@ class DaemonConnection {
   std::vector<Orphan> unsent_ ABSL_GUARDED_BY(mutex_);  // given back while the daemon did not read
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
+  std::vector<wire::Release> releases_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation of the snapshots taken last
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Receive

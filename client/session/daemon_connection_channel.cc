@@ -19,6 +19,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPauseForMemory{5};
+// No daemon lets a request wait longer.
+constexpr std::uint64_t kMostMoreMs = 3'600'000;
 
 std::uint64_t RequestOf(const wire::Frame& frame) {
   if (const auto* const grant = frame.Get<wire::Grant>()) return grant->request_id;
@@ -255,13 +257,14 @@ absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::
     }
     if (!status_.ok()) return status_;
     if (generation != generation_.load()) return LostError();
-    if (!first && Clock::now() >= deadline) return NoAnswer();
+    const TimePoint until = std::max(deadline, FindWaiter(request)->more_until);
+    if (!first && Clock::now() >= until) return NoAnswer();
     if (!first && Interrupt::HasHappened()) return Interrupt::Error();
     if (reading_) {
-      Interrupt::WaitUntil(changed_, mutex_, deadline);
+      Interrupt::WaitUntil(changed_, mutex_, until);
       continue;
     }
-    std::optional<ClientFrame> answer = ReadOne(request, Interrupt::NextQuestion(deadline));
+    std::optional<ClientFrame> answer = ReadOne(request, Interrupt::NextQuestion(until));
     if (waiting_ > 1) changed_.NotifyAll();
     if (answer) return *std::move(answer);
     // At once: the daemon sends no other grant before this one is acknowledged.
@@ -350,6 +353,14 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
   } else if (const auto* const snapshot = frame.Get<wire::Snapshot>()) {
     snapshots_.push_back(*snapshot);
     WakeMaintenance();
+  } else if (const auto* const release = frame.Get<wire::Release>()) {
+    releases_.push_back(*release);
+    NotifyChange();
+  } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
+    if (Waiter* const waiter = FindWaiter(still->request_id); waiter != nullptr) {
+      waiter->more_until = Clock::now() + std::chrono::milliseconds(std::min(still->more_ms, kMostMoreMs)) +
+                           options_.answer_timeout;
+    }
   } else if (answered == 0 || answered >= next_request_) {
     Fail(Ended("sent a frame that answers nothing that was asked"));
   } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {

@@ -159,7 +159,9 @@ absl::Status DaemonConnection::Greet(ClientChannel& channel, TimePoint deadline)
   }
   version_ = welcome->protocol_version;
   LGPU_RETURN_IF_ERROR(SharedPages::ReplaceStatsPage(MapWithBoost, stats_, std::move(answer.fds[0])));
-  return SharedPages::ReplaceClientPage(MapWithBoost, page_, std::move(answer.fds[1]));
+  LGPU_RETURN_IF_ERROR(SharedPages::ReplaceClientPage(MapWithBoost, page_, std::move(answer.fds[1])));
+  NoteMakesNoUse();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ClientFrame> DaemonConnection::Ask(ClientChannel& channel, const wire::Frame& frame,

@@ -2,9 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "allocator/broker/session_trims.h"
 #include "base/refusal_text.h"
 
@@ -110,6 +112,15 @@ void LeaseEvents::Unreturned(const Lease& lease, const SessionState& session, By
   Append(v1::Event::KIND_UNRETURNED, lease, &session,
          absl::StrCat(ProgramOf(session, lease), " returned ", FormatBytes(bytes),
                       " that the card does not have back: the program is charged for it and gets no more"));
+}
+
+void LeaseEvents::GaveWay(const Lease& lease, const GivingWayNews& news) const {
+  const std::string bytes = FormatBytes(news.bytes);
+  const std::string time = absl::StrFormat("%.1fs", std::chrono::duration<double>(news.took).count());
+  Append(v1::Event::KIND_GIVING_WAY, lease, nullptr,
+         news.what == GivingWayNews::What::kGave
+             ? absl::StrCat("gave way: ", bytes, " in ", time)
+             : absl::StrCat("served after ", time, ": ", bytes, " were set aside for it"));
 }
 
 void LeaseEvents::IgnoredTrim(const Lease& lease, const SessionState& session,

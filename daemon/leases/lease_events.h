@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/release_order.h"
 #include "allocator/broker/session_trims.h"
 #include "daemon/leases/lease.h"
 #include "daemon/server/event_log.h"
@@ -34,6 +35,9 @@ class LeaseEvents {
   /// `program`: as people know it.
   void Uncharged(const Lease& lease, std::int64_t pid, const std::string& program,
                  const std::string& what) const;
+
+  /// It gave way, or another lease did for a request of it.
+  void GaveWay(const Lease& lease, const GivingWayNews& news) const;
 
   // ---- One session of it.
   void Attached(const Lease& lease, const SessionState& session) const;

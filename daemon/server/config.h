@@ -97,6 +97,8 @@ struct Config {
   std::string on_uncharged = "report";  // "stop", "kill": of programs that use more than they charged
   std::chrono::milliseconds max_drain =
       std::chrono::seconds(2);  // how long a waiting request holds other requests back
+  /// How long a request may wait for memory that idle leases are asked to give up.
+  std::chrono::milliseconds give_way_wait = std::chrono::seconds(60);
   std::vector<StaticDeviceConfig> static_devices;
   LeasePolicy policy;
   std::uint32_t kept_events = 1024;

@@ -388,6 +388,7 @@ constexpr std::uint32_t kMany = 1u << 20;
 // A shorter turn ends before sessions answer a trim.
 constexpr std::chrono::milliseconds kShortestTurn{100};
 constexpr std::chrono::milliseconds kLongestTurn = std::chrono::minutes(1);
+constexpr std::chrono::minutes kLongestGivingWay{10};
 
 std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
   return {
@@ -406,6 +407,8 @@ std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
                               reader.Size("overhead_allowance", config.overhead_allowance),
                               reader.Word("on_uncharged", config.on_uncharged, {"report", "stop", "kill"}),
                               reader.Duration("max_drain", config.max_drain, kShortestTurn, kLongestTurn),
+                              reader.Duration("give_way_wait", config.give_way_wait,
+                                              std::chrono::milliseconds(0), kLongestGivingWay),
                               reader.Mode("default_mode", config.policy.preallocate)}),
       reader.Table("caps", {reader.Caps("users", config.policy.user_caps),
                             reader.Caps("groups", config.policy.group_caps)}),

@@ -101,6 +101,7 @@ void Session::Serve() {
       CheckRequests();
       if (end_ == End::kNone) AnswerWaiting();
       SendTrims();
+      SendReleases();
       if (!gone_since_ && state_->process().IsGone()) gone_since_ = turn_;
     }
     const bool last_frames = readable && (!gone_since_ || turn_ - *gone_since_ < kLastFrames);
@@ -198,6 +199,9 @@ void Session::Dispatch(const v1::Frame& frame) {
     case v1::Frame::kTrimmed:
       HandleTrimmed(frame.trimmed());
       break;
+    case v1::Frame::kReleased:
+      HandleReleased(frame.released());
+      break;
     case v1::Frame::kSnapshotPage:
       HandleSnapshotPage(frame.snapshot_page());
       break;
@@ -275,6 +279,7 @@ void Session::AnswerWaiting() {
     if (end_ != End::kNone) return;
     std::optional<Broker::Answer> answer = services_.broker.TakeAnswer(entry.grow);
     if (!answer) {
+      TellLongerWait(entry);
       waiting_.push_back(entry);
     } else if (entry.is_charge) {
       AnswerCharge(entry.request_id, entry.asked_at, *answer);

@@ -98,6 +98,7 @@ class Session {
     WaiterId grow;
     Clock::time_point asked_at;
     bool is_charge = false;
+    Clock::time_point told_until = {};  // by the last StillWaiting
   };
 
   // session_greeting.cc.
@@ -112,6 +113,14 @@ class Session {
   // session_snapshots.cc: the program's answers about its blocks.
   void SendSnapshots();
   void HandleSnapshotPage(const v1::SnapshotPage& page);
+
+  // session_releases.cc: leases that give way for requests of others.
+  /// What the broker is to know about a session of this client.
+  Broker::SessionSpec SpecFor(const v1::Hello& hello, std::uint32_t version) const;
+  void SendReleases();
+  void HandleReleased(const v1::Released& released);
+  /// Tells the client that a request may wait longer than it asked for.
+  void TellLongerWait(Waiting& waiting);
 
   // session_charges.cc: memory that a program takes from the driver itself.
   void HandleCharge(const v1::Charge& request);

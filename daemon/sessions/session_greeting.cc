@@ -98,9 +98,7 @@ absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
                                   .answers_snapshots = AnswersSnapshots(hello, version)};
   state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
                                           std::move(stats_page), std::move(client_page));
-  services_.broker.AddSession(
-      peer_.id,
-      {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
+  services_.broker.AddSession(peer_.id, SpecFor(hello, version));
   absl::Status added = services_.sessions.Add(state_);
   if (!added.ok()) services_.broker.RemoveSession(peer_.id);
   return added;

@@ -70,9 +70,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
                                           std::move(stats_page), std::move(client_page));
   absl::Status attached = state_->Attach(absent->lease());
   services_.sessions.Replace(state_);
-  services_.broker.restore().StartAttesting(
-      peer_.id,
-      {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
+  services_.broker.restore().StartAttesting(peer_.id, SpecFor(hello, version));
   attesting_ = true;
   if (const absl::Status why = absent->end_request(); !why.ok()) state_->RequestEnd(why);
   services_.leases.WriteStats(*state_);

@@ -12,11 +12,13 @@
 #include "lgpu/refusal.h"
 #include "proto/refusal_messages.h"
 #include "tests/client/daemon_dialogue.h"
+#include "tests/support/child_program.h"
 
 namespace lgpu {
 namespace {
 
 using ::lgpu::testing::Ask;
+using ::lgpu::testing::Eventually;
 using ::lgpu::testing::FakeDaemon;
 using ::lgpu::testing::FakePeer;
 using ::lgpu::testing::GrowAll;
@@ -391,6 +393,53 @@ TEST(DaemonConnectionTest, SlowDestructionRunsOnTheSessionThread) {
     dropped.set_value(std::this_thread::get_id());
   }));
   EXPECT_NE(dropped.get_future().get(), std::this_thread::get_id());
+}
+
+TEST(DaemonConnectionTest, AGrowThatTheDaemonSaysIsStillWaitingIsAwaited) {
+  FakeDaemon daemon([&](FakePeer& peer) {
+    peer.Greet();
+    const std::uint64_t grow = peer.Read().grow().request_id();
+    v1::Frame frame;
+    frame.mutable_still_waiting()->set_request_id(grow);
+    frame.mutable_still_waiting()->set_more_ms(60'000);
+    peer.Send(frame);
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));  // longer than an answer may take
+    peer.Grant({.request = grow, .first_id = 7});
+    EXPECT_TRUE(peer.Read().has_ack());
+  });
+  auto connection = daemon.Connect(std::chrono::milliseconds(300));
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const absl::StatusOr<std::vector<std::uint64_t>> ids = GrowAll(**connection, 2_MiB);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_THAT(*ids, ElementsAre(7));
+  daemon.Join();
+}
+
+TEST(DaemonConnectionTest, AnOrderToReleaseIsTakenOnceAndAnswered) {
+  v1::Released released;
+  FakeDaemon daemon([&](FakePeer& peer) {
+    peer.Greet();
+    v1::Frame frame;
+    frame.mutable_release()->set_release_id(9);
+    frame.mutable_release()->set_bytes(4096);
+    frame.mutable_release()->set_limit_ms(1000);
+    peer.Send(frame);
+    released = peer.Read().released();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  std::vector<wire::Release> orders;
+  ASSERT_TRUE(Eventually([&] {
+    orders = (*connection)->TakeReleases();
+    return !orders.empty();
+  }));
+  EXPECT_EQ(orders[0].bytes, 4096u);
+  EXPECT_TRUE((*connection)->TakeReleases().empty());
+  (*connection)->AnswerRelease(orders[0].release_id, absl::DeadlineExceededError("too long"));
+  daemon.Join();
+  EXPECT_EQ(released.release_id(), 9u);
+  EXPECT_EQ(released.code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(released.message(), "too long");
 }
 
 }  // namespace

@@ -208,6 +208,14 @@ TEST_F(LeaseSessionTest, AGrantThatComesTooLateIsGivenBack) {
   EXPECT_TRUE(DaemonHas(4 * kMiB));
 }
 
+TEST_F(LeaseSessionTest, AChargeThatTheDaemonSaysIsStillWaitingIsAwaited) {
+  LeaseSession session(Options(std::chrono::milliseconds(0)));
+  daemon_.says_still_waiting = 1500;  // longer than an answer may take
+  EXPECT_TRUE(Charge(session, 40 * kMiB));
+  EXPECT_EQ(daemon_.charged, 40 * kMiB);
+  EXPECT_EQ(daemon_.uncharges, 0);
+}
+
 TEST_F(LeaseSessionTest, ARefusalBecauseOfALateGrantIsAskedAgain) {
   LeaseSession session(Options(std::chrono::milliseconds(0)));
   ASSERT_TRUE(Charge(session, 2 * kMiB));

@@ -97,6 +97,10 @@ bool ScriptedDaemon::Answer(wire::Channel& channel, const wire::Frame& frame) {
     if (ends) ::shutdown(channel.fd(), SHUT_RD);  // the client's further frames fail
     for (const wire::Charge& late : std::exchange(late_, {})) Decide(channel, late);
     if (ends) return false;
+    if (const int later = says_still_waiting; later > 0) {
+      Send(channel, {.body = wire::StillWaiting{.request_id = charge->request_id, .more_ms = 60'000}});
+      std::this_thread::sleep_for(std::chrono::milliseconds(later));
+    }
     Decide(channel, *charge);
   } else if (const auto* const uncharge = frame.Get<wire::Uncharge>()) {
     charged -= uncharge->bytes;

@@ -37,6 +37,7 @@ class ScriptedDaemon {
   std::atomic<int> answer_after{0};           // so many further charges are answered late: with the next one
   std::atomic<int> refusal_reason{0};         // of refused charges, which say they waited as long as they may
   std::atomic<std::uint64_t> timeout_ms{0};   // of the last charge
+  std::atomic<int> says_still_waiting{0};     // and answers charges so many milliseconds later
   std::atomic<bool> ends_with_late{false};    // after late answers, reading no more before them
   std::atomic<bool> half_writes_stats{false};              // the stats page's epoch stays odd
   std::atomic<int> attach_code{0};                         // why it refuses Attach; 0: it does not

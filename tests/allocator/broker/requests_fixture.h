@@ -7,6 +7,7 @@
 #include "allocator/broker/admission.h"
 #include "allocator/broker/charge_table.h"
 #include "allocator/broker/chunk_table.h"
+#include "allocator/broker/giving_way.h"
 #include "allocator/broker/guarantees.h"
 #include "allocator/broker/pending_requests.h"
 #include "allocator/broker/queue_scheduler.h"
@@ -74,7 +75,8 @@ class RequestsFixture : public TablesFixture {
   TrimRequests trims_{tables_};
   Guarantees guarantees_{tables_, waiting_};
   Admission admission_{tables_, waiting_, chunks_, charges_, trims_, guarantees_, refusals_};
-  QueueScheduler scheduler_{tables_, waiting_, charges_, trims_, admission_};
+  GivingWay giving_way_{tables_, waiting_, guarantees_, trims_, admission_};
+  QueueScheduler scheduler_{tables_, waiting_, charges_, trims_, admission_, giving_way_};
   PendingRequests requests_{tables_, waiting_, charges_, admission_, scheduler_};
   RequestClock clock_{tables_, waiting_, admission_, scheduler_};
 };

@@ -1,0 +1,269 @@
+#include "allocator/broker/giving_way.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lgpu {
+namespace {
+
+LeaseKey LeaseOf(const BrokerTables& tables, const Waiter& waiter) {
+  return waiter.spec.session ? tables.sessions.at(waiter.spec.session).lease : LeaseKey();
+}
+
+std::string NameOf(const BrokerTables& tables, LeaseKey lease) {
+  for (const auto& [id, device] : tables.devices) {
+    if (device.spec.lease == lease) return device.spec.lease_name;
+  }
+  return {};
+}
+
+}  // namespace
+
+bool GivingWay::HasRunners() const {
+  return std::any_of(tables_.sessions.begin(), tables_.sessions.end(),
+                     [](const auto& entry) { return entry.second.runs_release; });
+}
+
+Bytes GivingWay::SurplusOf(LeaseKey lease, CardId card) const {
+  Bytes sum;
+  // A device that was removed holds what is leaving.
+  for (const auto& [id, device] : tables_.devices) {
+    if (device.spec.lease != lease || device.spec.card != card) continue;
+    const Ledger::LogicalView view = tables_.ledger.View(id);
+    sum += SaturatingSub(view.held(), view.guarantee);
+  }
+  return sum;
+}
+
+Waiter* GivingWay::HeadOf(const Ask& ask) const {
+  const auto found = waiting_.waiters.find(ask.head);
+  const bool waits = found != waiting_.waiters.end() && found->second.phase == Waiter::Phase::kCard;
+  return waits ? &found->second : nullptr;
+}
+
+bool GivingWay::HasAsk(WaiterId head) const {
+  return std::any_of(asks_.begin(), asks_.end(),
+                     [head](const auto& entry) { return entry.second.head == head; });
+}
+
+bool GivingWay::HasHead(CardId card) const {
+  return std::any_of(asks_.begin(), asks_.end(), [&](const auto& entry) {
+    return entry.second.card == card && HeadOf(entry.second) != nullptr;
+  });
+}
+
+void GivingWay::Collect(CardId card) {
+  for (auto& [id, ask] : asks_) {
+    if (ask.card != card) continue;
+    const Bytes given = std::max(ask.given, SaturatingSub(ask.before, SurplusOf(ask.lease, card)));
+    const Bytes new_ones = given - std::exchange(ask.given, given);
+    Waiter* const head = HeadOf(ask);
+    if (head == nullptr || new_ones.is_zero()) continue;
+    const Bytes free = RoundDown(tables_.ledger.View(card).free(), tables_.GranuleOf(card));
+    const Bytes more = std::min({new_ones, free, admission_.NeedOf(*head)});
+    if (!more.is_zero()) guarantees_.SetMoreAside(ask.head, *head, more);
+  }
+}
+
+bool GivingWay::IsOver(const Ask& ask) const {
+  const auto runner = tables_.sessions.find(ask.runner);
+  const bool can_answer = runner != tables_.sessions.end() && runner->second.runs_release;
+  return tables_.now() >= ask.ends || !can_answer || (HeadOf(ask) == nullptr && !ask.given.is_zero());
+}
+
+bool GivingWay::MoveOn(CardId card) {
+  bool is_freed = false;
+  for (auto ask = asks_.begin(); ask != asks_.end();) {
+    const auto next = std::next(ask);
+    if (ask->second.card == card && IsOver(ask->second)) is_freed |= End(ask);
+    ask = next;
+  }
+  if (!HasHead(card)) AskNext(card);
+  return is_freed;
+}
+
+bool GivingWay::End(Asks::iterator entry) {
+  const Ask ask = entry->second;
+  asks_.erase(entry);
+  const Broker::TimePoint now = tables_.now();
+  if (const auto runner = tables_.sessions.find(ask.runner); runner != tables_.sessions.end() && ask.counts) {
+    ReleaseRecord& record = runner->second.release;
+    if (!ask.is_answered && !ask.given.is_zero()) record.took = now - ask.asked_at;
+    if (ask.given.is_zero()) {
+      record.rests_until = now + kFirstRest * (1 << std::min(record.in_vain, 10));
+      ++record.in_vain;
+    } else {
+      record.in_vain = 0;
+    }
+  }
+  Waiter* const head = HeadOf(ask);
+  if (ask.counts) {
+    Note({.what = GivingWayNews::What::kGave,
+          .lease = ask.lease,
+          .bytes = ask.given,
+          .took = now - ask.asked_at});
+  }
+  if (head == nullptr) return false;
+  head->asked_leases.push_back(
+      {.lease = ask.lease, .name = ask.name, .given = ask.given, .was_idle = ask.counts});
+  if (HasAsk(ask.head)) return false;
+  // Nothing more comes for it: it waits as any other request.
+  waiting_.times_changed = true;
+  head->EndLongerWait();
+  return admission_.FreeAside(ask.head, *head);
+}
+
+bool GivingWay::MayBeHead(const Waiter& waiter) const {
+  if (waiter.phase != Waiter::Phase::kCard || !waiter.is_patient || waiter.spec.ahead) return false;
+  const Broker::TimePoint now = tables_.now();
+  if (now >= waiter.spec.deadline) return false;
+  if (waiter.guarantee) return waiter.guarantee->what == GuaranteeWish::For::kLease;
+  return tables_.sessions.at(waiter.spec.session).waits_longer &&
+         now < waiter.spec.asked_at + waiting_.give_way_wait;
+}
+
+void GivingWay::AskNext(CardId card) {
+  if (waiting_.give_way_wait.count() == 0 || waiting_.queues.at(card).empty() || !HasRunners()) return;
+  for (const WaiterId id : waiting_.queues.at(card).Order()) {
+    Waiter& waiter = waiting_.waiters.at(id);
+    if (!MayBeHead(waiter)) continue;
+    const Bytes lacking =
+        SaturatingSub(admission_.NeedOf(waiter), tables_.ledger.View(card).free() + tables_.ComingBack(card));
+    if (lacking.is_zero()) continue;
+    const std::vector<Candidate> chosen = Choose(CandidatesFor(waiter), lacking);
+    if (chosen.empty()) continue;
+    // Idle chunks cost their holder less than a hook does.
+    trims_.AskOnCard(waiter.need, card, waiter.spec.device, waiter.spec.session, lacking);
+    if (trims_.IsHopeful(waiter.need, card, waiter.spec.device, waiter.spec.session)) return;
+    AskLeases(id, waiter, chosen, lacking);
+    return;
+  }
+}
+
+std::optional<Broker::TimePoint> GivingWay::LastUseOf(LeaseKey lease) const {
+  for (const auto& [id, device] : tables_.devices) {
+    if (device.spec.lease == lease && !device.removed) return device.last_use;
+  }
+  return std::nullopt;
+}
+
+bool GivingWay::LeaseWaits(LeaseKey lease) const {
+  return std::any_of(tables_.sessions.begin(), tables_.sessions.end(), [lease](const auto& entry) {
+    return entry.second.lease == lease && !entry.second.waiting.empty();
+  });
+}
+
+std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter) const {
+  std::vector<Candidate> candidates;
+  const LeaseKey own = LeaseOf(tables_, waiter);
+  const auto is_there = [&candidates](LeaseKey lease) {
+    return std::any_of(candidates.begin(), candidates.end(),
+                       [lease](const Candidate& candidate) { return candidate.lease == lease; });
+  };
+  const auto is_asked = [this](LeaseKey lease) {
+    return std::any_of(asks_.begin(), asks_.end(),
+                       [lease](const auto& entry) { return entry.second.lease == lease; });
+  };
+  const Broker::TimePoint now = tables_.now();
+  for (const auto& [id, session] : tables_.sessions) {
+    const LeaseKey lease = session.lease;
+    if (!session.runs_release || !lease || lease == own || now < session.release.rests_until) continue;
+    const bool was_asked = std::any_of(waiter.asked_leases.begin(), waiter.asked_leases.end(),
+                                       [lease](const AskedLease& asked) { return asked.lease == lease; });
+    if (was_asked || is_asked(lease) || is_there(lease) || LeaseWaits(lease)) continue;
+    const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
+    const auto idle_after = std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * session.release.took);
+    if (!last_use || now < *last_use + idle_after) continue;
+    const Bytes surplus = SurplusOf(lease, waiter.card);
+    if (surplus.is_zero()) continue;
+    candidates.push_back({.lease = lease, .runner = id, .surplus = surplus, .last_use = *last_use});
+  }
+  return candidates;
+}
+
+std::vector<GivingWay::Candidate> GivingWay::Choose(std::vector<Candidate> candidates, Bytes lacking) {
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.last_use < b.last_use; });
+  Bytes sum;
+  std::size_t count = 0;
+  for (; count < candidates.size() && sum < lacking; ++count) sum += candidates[count].surplus;
+  if (sum < lacking) return {};
+  candidates.resize(count);
+  for (std::size_t i = count; i-- > 0;) {
+    if (sum - candidates[i].surplus < lacking) continue;
+    sum -= candidates[i].surplus;
+    candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return candidates;
+}
+
+void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candidate>& chosen, Bytes lacking) {
+  const Broker::TimePoint now = tables_.now();
+  const Broker::TimePoint ends = (waiter.guarantee ? now : waiter.spec.asked_at) + waiting_.give_way_wait;
+  for (const Candidate& candidate : chosen) {
+    asks_.emplace(ReleaseId{++last_ask_}, Ask{.head = id,
+                                              .card = waiter.card,
+                                              .lease = candidate.lease,
+                                              .name = NameOf(tables_, candidate.lease),
+                                              .runner = candidate.runner,
+                                              .lacking = std::min(lacking, candidate.surplus),
+                                              .before = candidate.surplus,
+                                              .given = {},
+                                              .asked_at = now,
+                                              .ends = ends});
+    tables_.Wake(candidate.runner);
+  }
+  waiter.WaitLonger(ends);
+  waiting_.Wake(waiter);
+  waiting_.times_changed = true;
+}
+
+Broker::TimePoint GivingWay::NextChange(CardId card, Broker::TimePoint since) const {
+  Broker::TimePoint next = Broker::TimePoint::max();
+  for (const auto& [id, ask] : asks_) {
+    if (ask.card == card) next = std::min(next, ask.ends);
+  }
+  const bool looks = waiting_.give_way_wait.count() > 0 && !HasHead(card) && HasRunners();
+  return looks ? std::min(next, since + kLookEvery) : next;
+}
+
+std::vector<ReleaseOrder> GivingWay::TakeOrders(SessionId session) {
+  std::vector<ReleaseOrder> orders;
+  const Broker::TimePoint now = tables_.now();
+  for (auto& [id, ask] : asks_) {
+    if (ask.runner != session || std::exchange(ask.is_sent, true)) continue;
+    orders.push_back({.id = id,
+                      .lease = ask.lease,
+                      .bytes = ask.lacking,
+                      .limit = std::chrono::duration_cast<std::chrono::milliseconds>(
+                          std::max(ask.ends - now, Broker::TimePoint::duration::zero()))});
+  }
+  return orders;
+}
+
+absl::StatusOr<std::optional<CardId>> GivingWay::Answer(SessionId session, ReleaseId id,
+                                                        ReleaseOutcome outcome) {
+  if (!id || id.value > last_ask_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Released ", id.value, " answers nothing that this session was asked for"));
+  }
+  const auto found = asks_.find(id);
+  if (found == asks_.end()) return std::nullopt;  // its time is over
+  Ask& ask = found->second;
+  if (ask.runner != session || !ask.is_sent) {
+    return absl::InvalidArgumentError(absl::StrCat("Released ", id.value, " answers for another session"));
+  }
+  const Broker::TimePoint now = tables_.now();
+  ask.is_answered = true;
+  ask.counts = outcome != ReleaseOutcome::kNotIdle;
+  if (outcome == ReleaseOutcome::kDone) tables_.sessions.at(session).release.took = now - ask.asked_at;
+  ask.ends = std::min(ask.ends, outcome == ReleaseOutcome::kDone ? now + kSettle : now);
+  waiting_.times_changed = true;
+  return ask.card;
+}
+
+std::vector<GivingWayNews> GivingWay::TakeNews() { return std::exchange(waiting_.news, {}); }
+
+}  // namespace lgpu

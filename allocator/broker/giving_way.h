@@ -1,0 +1,116 @@
+#ifndef LGPU_ALLOCATOR_BROKER_GIVING_WAY_H_
+#define LGPU_ALLOCATOR_BROKER_GIVING_WAY_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "allocator/broker/admission.h"
+#include "allocator/broker/broker_tables.h"
+#include "allocator/broker/guarantees.h"
+#include "allocator/broker/release_order.h"
+#include "allocator/broker/trim_requests.h"
+#include "allocator/broker/waiting_requests.h"
+
+namespace lgpu {
+
+/// GivingWay asks idle leases to give memory up for a request that waits for their card, and sets what they
+/// give aside for that request alone.
+///
+/// A lease can be asked while one of its sessions runs a release hook. It is asked if it has been idle for
+/// kIdleAfter, or for twice the time that its hook took, whichever is longer; if none of its requests waits;
+/// and at most once for one request. A lease that gave nothing rests for a minute, and for twice as long each
+/// time after that.
+///
+/// The head of a card is its one request for which leases have been asked and may still give. It is the first
+/// of the queue's order that trims do not serve and that the leases that can be asked suffice for. Those that
+/// have been idle longest are asked, without those that are not needed; where all of them do not suffice,
+/// none is asked. The head waits until `give_way_wait` after it came, as long as a lease may give. Only what
+/// those leases give is set aside for it: the queue and its turns have the rest of the card.
+///
+/// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
+class GivingWay {
+ public:
+  static constexpr std::chrono::seconds kIdleAfter{1};
+  /// Memory may come back so long after the hook has ended.
+  static constexpr std::chrono::seconds kSettle{5};
+  static constexpr std::chrono::seconds kFirstRest{60};
+  /// How often it looks for leases that can be asked while a request waits and there are hooks.
+  static constexpr std::chrono::milliseconds kLookEvery{100};
+
+  GivingWay(BrokerTables& tables, WaitingRequests& waiting, Guarantees& guarantees, TrimRequests& trims,
+            Admission& admission)
+      : tables_(tables), waiting_(waiting), guarantees_(guarantees), trims_(trims), admission_(admission) {}
+
+  // For the scheduler.
+  /// Sets aside what leases gave since the last call. To be called before other requests are served.
+  void Collect(CardId card);
+  /// Ends asks that are over, and asks leases for the next head. Returns whether memory became free.
+  bool MoveOn(CardId card);
+  bool HasHead(CardId card) const;
+  /// When time alone gives MoveOn something to do, if that was called at `since`.
+  Broker::TimePoint NextChange(CardId card, Broker::TimePoint since) const;
+
+  // For sessions.
+  std::vector<ReleaseOrder> TakeOrders(SessionId session);
+  /// INVALID_ARGUMENT: the session was never asked this. Returns the card, for the scheduler, while it
+  /// matters.
+  absl::StatusOr<std::optional<CardId>> Answer(SessionId session, ReleaseId id, ReleaseOutcome outcome);
+  std::vector<GivingWayNews> TakeNews();
+
+ private:
+  struct Ask {
+    WaiterId head;
+    CardId card;
+    LeaseKey lease;
+    std::string name;  // of the lease
+    SessionId runner;
+    Bytes lacking;
+    Bytes before;  // that the lease held beyond guarantees
+    Bytes given;
+    Broker::TimePoint asked_at, ends;
+    bool is_sent = false, is_answered = false;
+    bool counts = true;  // an ask that the lease was too busy for is no reason to rest
+  };
+  struct Candidate {
+    LeaseKey lease;
+    SessionId runner;
+    Bytes surplus;
+    Broker::TimePoint last_use;
+  };
+  using Asks = std::map<ReleaseId, Ask>;
+
+  bool HasRunners() const;
+  Bytes SurplusOf(LeaseKey lease, CardId card) const;
+  /// The request still waits for the card.
+  Waiter* HeadOf(const Ask& ask) const;
+  bool HasAsk(WaiterId head) const;
+  bool IsOver(const Ask& ask) const;
+  /// The lease has no more to do with its head. Returns whether memory became free.
+  bool End(Asks::iterator ask);
+  bool MayBeHead(const Waiter& waiter) const;
+  void AskNext(CardId card);
+  std::vector<Candidate> CandidatesFor(const Waiter& waiter) const;
+  std::optional<Broker::TimePoint> LastUseOf(LeaseKey lease) const;
+  bool LeaseWaits(LeaseKey lease) const;
+  /// The fewest of the longest idle that suffice; none where all do not.
+  static std::vector<Candidate> Choose(std::vector<Candidate> candidates, Bytes lacking);
+  void AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candidate>& chosen, Bytes lacking);
+  void Note(GivingWayNews news) { waiting_.news.push_back(std::move(news)); }
+
+  BrokerTables& tables_;
+  WaitingRequests& waiting_;
+  Guarantees& guarantees_;
+  TrimRequests& trims_;
+  Admission& admission_;
+  Asks asks_;
+  std::uint64_t last_ask_ = 0;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_BROKER_GIVING_WAY_H_
