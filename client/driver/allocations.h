@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "client/driver/address_table.h"
 #include "client/driver/charges.h"
 #include "client/driver/light_locks.h"
 
@@ -57,11 +58,8 @@ class Allocations {
 
  private:
   struct alignas(64) Shard {
-    using Known = std::unordered_map<std::uint64_t, Allocation>;
     LightMutex mutex;
-    Known known;
-    /// An entry that was taken out: the next one needs no memory of its own.
-    Known::node_type spare;
+    AddressTable<Allocation> known;
   };
   static constexpr std::size_t kShards = 16;
   Shard& Of(std::uint64_t key) { return shards_[(key >> 9 ^ key >> 21) % kShards]; }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -122,18 +123,19 @@ void LeaseSession::TellForeignCard(std::string_view entry) {
 }
 
 void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
-  Words(card).by_kind[KindIndex(kind)].fetch_add(bytes, std::memory_order_relaxed);
+  std::atomic<std::uint64_t>& word = Words(card).by_kind[KindIndex(kind)];
+  word.store(word.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
 }
 
 void LeaseSession::CountExported(int card, std::uint64_t bytes) {
   if (card == kNoCard || !is_attached_.load(std::memory_order_acquire)) return;
-  const std::shared_lock gate(charges_gate_);
+  const std::lock_guard lock(ChargesLock(card));
   Words(card).exported.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void LeaseSession::CountImports(std::uint64_t pieces) {
   (void)Join();
-  const std::shared_lock gate(charges_gate_);
+  const std::lock_guard lock(ChargesLock(0));
   // Counted also where there is no session: the first one is told.
   imports_.fetch_add(pieces, std::memory_order_relaxed);
   if (is_attached_.load(std::memory_order_acquire)) {
@@ -142,7 +144,7 @@ void LeaseSession::CountImports(std::uint64_t pieces) {
 }
 
 bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {
-  const std::shared_lock gate(charges_gate_);
+  if (!is_attached_.load(std::memory_order_acquire)) return false;
   std::atomic<std::uint64_t>& free = Words(card).free;
   std::uint64_t now = free.load(std::memory_order_relaxed);
   do {
@@ -159,7 +161,11 @@ bool LeaseSession::IsInAllowance(int card, std::uint64_t bytes) const {
 bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call,
                           std::uint32_t driver_refusals) {
   if (card == kNoCard || !Join()) return false;
-  if (bytes == 0 || (driver_refusals == 0 && TakeFromAllowance(card, bytes, kind))) return true;
+  if (bytes == 0) return true;
+  if (driver_refusals == 0) {
+    const std::lock_guard lock(ChargesLock(card));
+    if (TakeFromAllowance(card, bytes, kind)) return true;
+  }
   const Clock::time_point deadline = Clock::now() + options_.memory_wait + kAnswerSlack;
   Lock lock(mutex_);
   while (EnsureJoined(lock, deadline)) {
@@ -298,6 +304,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
       if (!Send(back, Clock::now() + kSendPatience)) Lose();
     } else if (request->is_granted) {
       // Counted here, and not by the caller: the next attestation includes it.
+      const std::lock_guard lock(ChargesLock(request->card));
       Count(request->card, request->kind, request->bytes);
     }
   } else if (const auto* const returned = frame.Get<wire::ReturnReply>()) {
@@ -323,31 +330,39 @@ void LeaseSession::Lose() {
 
 void LeaseSession::Uncharge(int card, std::uint64_t bytes, ChargeKind kind) {
   if (card == kNoCard || bytes == 0) return;
-  std::uint64_t excess = 0, generation = 0;
+  Excess excess;
   {
-    const std::shared_lock gate(charges_gate_);
-    generation = generation_.load();
-    Count(card, kind, std::uint64_t{0} - bytes);
-    CardCharges& words = Words(card);
-    std::uint64_t now = words.free.fetch_add(bytes) + bytes;
-    const std::uint64_t keep = words.keep.load(std::memory_order_relaxed);
-    while (now > keep && !words.free.compare_exchange_weak(now, keep)) {
-    }
-    excess = now > keep ? now - keep : 0;
+    const std::lock_guard lock(ChargesLock(card));
+    excess = PutBack(card, bytes, kind);
   }
-  if (excess == 0) return;
+  TellExcess(excess);
+}
+
+LeaseSession::Excess LeaseSession::PutBack(int card, std::uint64_t bytes, ChargeKind kind) {
+  Count(card, kind, std::uint64_t{0} - bytes);
+  CardCharges& words = Words(card);
+  std::uint64_t now = words.free.fetch_add(bytes) + bytes;
+  const std::uint64_t keep = words.keep.load(std::memory_order_relaxed);
+  while (now > keep && !words.free.compare_exchange_weak(now, keep)) {
+  }
+  return {.card = card, .bytes = now > keep ? now - keep : 0, .kind = kind, .generation = generation_.load()};
+}
+
+void LeaseSession::TellExcess(const Excess& excess) {
+  if (excess.bytes == 0) return;
   const Lock lock(mutex_);
   // A daemon that came since was told the totals, which are without these bytes.
-  if (state_ != State::kJoined || generation != generation_.load()) return;
-  const wire::Frame frame{.body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(card)].uuid,
-                                                 .bytes = excess,
-                                                 .kind = kind}};
+  if (state_ != State::kJoined || excess.generation != generation_.load()) return;
+  const wire::Frame frame{.body =
+                              wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(excess.card)].uuid,
+                                             .bytes = excess.bytes,
+                                             .kind = excess.kind}};
   has_uncharged_.store(true);
   if (!HasItsSocket()) return Lose();
   const PlainStatus sent = channel_.Send(wire::Encode(frame), {}, wire::Channel::kAtOnce);
   if (sent.code == PlainCode::kDeadlineExceeded) {
     // lgpud does not read now. It takes the bytes from the page when it needs them, without this process.
-    Words(card).free.fetch_add(excess);
+    Words(excess.card).free.fetch_add(excess.bytes);
   } else if (!sent.ok()) {
     Lose();
   }

@@ -10,7 +10,6 @@
 #include <list>
 #include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -88,6 +87,22 @@ class LeaseSession {
   bool SeemsFree(int card, std::uint64_t bytes);
   /// The driver has the memory back, or never gave it.
   void Uncharge(int card, std::uint64_t bytes, ChargeKind kind);
+
+  /// Guards the charges of a card in the page. A caller with books of its own guards them with it as well, so
+  /// that a small allocation passes one lock. No call of the session is made with it held but the next two.
+  LightMutex& ChargesLock(int card) { return charges_locks_.Of(static_cast<std::size_t>(card)); }
+  /// Charges without the daemon. False: the allowance is smaller, or there is no session yet.
+  bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
+  /// Bytes that were uncharged and do not stay in the allowance.
+  struct Excess {
+    int card = 0;
+    std::uint64_t bytes = 0;
+    ChargeKind kind{};
+    std::uint64_t generation = 0;  // of the connection whose daemon counts them
+  };
+  /// Uncharges into the allowance. The caller calls TellExcess when it has left the lock.
+  Excess PutBack(int card, std::uint64_t bytes, ChargeKind kind);
+  void TellExcess(const Excess& excess);
 
   struct Figures {
     std::uint64_t limit = 0, free = 0;
@@ -188,8 +203,8 @@ class LeaseSession {
   /// Sends a frame for a request that has no bytes of its own, and waits until it is answered.
   void SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
                     Clock::time_point deadline);
-  bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
-  void Count(int card, ChargeKind kind, std::uint64_t bytes);  // wraps for negative ones
+  void Count(int card, ChargeKind kind,
+             std::uint64_t bytes);  // wraps for negative ones; under the card's lock
   CardCharges& Words(int card) const { return page_->charges.cards[static_cast<std::size_t>(card)]; }
 
   const Options options_;
@@ -199,8 +214,9 @@ class LeaseSession {
   SharedPage<const StatsPage> stats_;
   SharedPage<ClientPage> page_;
   TickPage tick_page_;
-  // Held shared while charges in the page change; alone while they go to the page of a new daemon.
-  mutable LightGate charges_gate_;
+  // A card's one is held while its charges in the page change, the first card's one while `imports_` does;
+  // all are held while the charges go to the page of a new daemon.
+  LightMutexes<kMaxCards> charges_locks_;
   std::atomic<std::uint64_t> imports_{0};
   std::atomic<std::uint64_t> generation_{0};  // of the connection
   std::atomic<int> socket_{-1};
