@@ -5,13 +5,13 @@
 
 namespace lgpu::shim {
 
-std::optional<Allocation> Allocations::Add(std::uint64_t key, Allocation allocation) {
+std::optional<Allocation> Allocations::Add(std::uint64_t key, Allocation&& allocation) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);
   const auto added = shard.known.Add(key);
-  std::swap(*added.value, allocation);
-  if (added.is_new) return std::nullopt;
-  return allocation;
+  if (!added.is_new) return std::exchange(*added.value, std::move(allocation));
+  *added.value = std::move(allocation);
+  return std::nullopt;
 }
 
 std::optional<Allocation> Allocations::Remove(std::uint64_t key) {

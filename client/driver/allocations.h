@@ -39,7 +39,7 @@ class Allocations {
  public:
   /// The earlier allocation of `key`, if there is one: its memory is gone, else the driver would not have
   /// made another one there.
-  std::optional<Allocation> Add(std::uint64_t key, Allocation allocation);
+  std::optional<Allocation> Add(std::uint64_t key, Allocation&& allocation);
   /// Taken out before the driver frees it: its address may be used again at once. Nothing: not the shim's.
   std::optional<Allocation> Remove(std::uint64_t key);
   /// Another process may open it from now on. The allocation where that is new; nothing: not the shim's.

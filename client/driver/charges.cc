@@ -109,7 +109,7 @@ void Charges::GiveBackSmall(const Charge& charge) {
       small.charged = kept;
     }
   }
-  session_.TellExcess(excess);
+  session_.TellExcess(charge.card, ChargeKind::kSmall, excess);
 }
 
 }  // namespace lgpu::shim

@@ -335,7 +335,7 @@ void LeaseSession::Uncharge(int card, std::uint64_t bytes, ChargeKind kind) {
     const std::lock_guard lock(ChargesLock(card));
     excess = PutBack(card, bytes, kind);
   }
-  TellExcess(excess);
+  TellExcess(card, kind, excess);
 }
 
 LeaseSession::Excess LeaseSession::PutBack(int card, std::uint64_t bytes, ChargeKind kind) {
@@ -345,24 +345,22 @@ LeaseSession::Excess LeaseSession::PutBack(int card, std::uint64_t bytes, Charge
   const std::uint64_t keep = words.keep.load(std::memory_order_relaxed);
   while (now > keep && !words.free.compare_exchange_weak(now, keep)) {
   }
-  return {.card = card, .bytes = now > keep ? now - keep : 0, .kind = kind, .generation = generation_.load()};
+  return {.bytes = now > keep ? now - keep : 0, .generation = generation_.load()};
 }
 
-void LeaseSession::TellExcess(const Excess& excess) {
-  if (excess.bytes == 0) return;
+void LeaseSession::SendExcess(int card, ChargeKind kind, const Excess& excess) {
   const Lock lock(mutex_);
   // A daemon that came since was told the totals, which are without these bytes.
   if (state_ != State::kJoined || excess.generation != generation_.load()) return;
-  const wire::Frame frame{.body =
-                              wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(excess.card)].uuid,
-                                             .bytes = excess.bytes,
-                                             .kind = excess.kind}};
+  const wire::Frame frame{.body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(card)].uuid,
+                                                 .bytes = excess.bytes,
+                                                 .kind = kind}};
   has_uncharged_.store(true);
   if (!HasItsSocket()) return Lose();
   const PlainStatus sent = channel_.Send(wire::Encode(frame), {}, wire::Channel::kAtOnce);
   if (sent.code == PlainCode::kDeadlineExceeded) {
     // lgpud does not read now. It takes the bytes from the page when it needs them, without this process.
-    Words(excess.card).free.fetch_add(excess.bytes);
+    Words(card).free.fetch_add(excess.bytes);
   } else if (!sent.ok()) {
     Lose();
   }

@@ -95,14 +95,14 @@ class LeaseSession {
   bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
   /// Bytes that were uncharged and do not stay in the allowance.
   struct Excess {
-    int card = 0;
     std::uint64_t bytes = 0;
-    ChargeKind kind{};
     std::uint64_t generation = 0;  // of the connection whose daemon counts them
   };
   /// Uncharges into the allowance. The caller calls TellExcess when it has left the lock.
   Excess PutBack(int card, std::uint64_t bytes, ChargeKind kind);
-  void TellExcess(const Excess& excess);
+  void TellExcess(int card, ChargeKind kind, const Excess& excess) {
+    if (excess.bytes != 0) SendExcess(card, kind, excess);
+  }
 
   struct Figures {
     std::uint64_t limit = 0, free = 0;
@@ -203,8 +203,9 @@ class LeaseSession {
   /// Sends a frame for a request that has no bytes of its own, and waits until it is answered.
   void SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
                     Clock::time_point deadline);
-  void Count(int card, ChargeKind kind,
-             std::uint64_t bytes);  // wraps for negative ones; under the card's lock
+  void SendExcess(int card, ChargeKind kind, const Excess& excess);
+  /// Under the card's lock. Wraps for negative ones.
+  void Count(int card, ChargeKind kind, std::uint64_t bytes);
   CardCharges& Words(int card) const { return page_->charges.cards[static_cast<std::size_t>(card)]; }
 
   const Options options_;

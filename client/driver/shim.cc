@@ -188,7 +188,7 @@ bool Shim::WasLastDetach(Context context) {
   return false;
 }
 
-void Shim::Keep(std::uint64_t key, Allocation allocation) {
+void Shim::Keep(std::uint64_t key, Allocation&& allocation) {
   if (const auto gone = allocations.Add(key, std::move(allocation))) GiveBack(*gone);
 }
 

@@ -66,7 +66,7 @@ class Shim {
   Result UnchargeAround(std::uint64_t key, Free free);
   std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   /// The allocation that the driver made at `key`. One that was there before is gone, and is given back.
-  void Keep(std::uint64_t key, Allocation allocation);
+  void Keep(std::uint64_t key, Allocation&& allocation);
   static Era CurrentEra();
   /// To be called before a call that may end a context; the era that is over.
   static Era EndEra();
