@@ -51,6 +51,13 @@ class AddressTable {
     Close(slot);
     return value;
   }
+  /// Takes out what Find or Add gave.
+  void Erase(Value* value) {
+    // The slot is the one that the value lies in.
+    Close(
+        static_cast<std::size_t>(reinterpret_cast<char*>(value) - reinterpret_cast<char*>(&slots_[0].value)) /
+        sizeof(Slot));
+  }
   void Erase(std::uint64_t key) {
     if (const std::size_t slot = SlotOf(key); slot != kNowhere) Close(slot);
   }

@@ -57,7 +57,8 @@ void Charges::SmallBlocks::Leave(const Charge& charge) {
   placed -= charge.bytes;
   const std::uint64_t last = (charge.address + charge.bytes - 1) / kBlock;
   for (std::uint64_t block = charge.address / kBlock; block <= last; ++block) {
-    if (--*requests.Find(block) == 0) requests.Erase(block);
+    unsigned* const count = requests.Find(block);
+    if (--*count == 0) requests.Erase(count);
   }
 }
 

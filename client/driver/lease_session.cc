@@ -30,8 +30,6 @@ constexpr std::chrono::milliseconds kSendPatience{500};
 // lgpu::RefusalReason::kLimit: the lease's limit, not the card.
 constexpr wire::Refusal::Reason kLimitReason{1};
 
-std::size_t KindIndex(ChargeKind kind) { return static_cast<std::size_t>(kind) - 1; }
-
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -122,11 +120,6 @@ void LeaseSession::TellForeignCard(std::string_view entry) {
   SendAndAwait(lock, request, frame, deadline);
 }
 
-void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
-  std::atomic<std::uint64_t>& word = Words(card).by_kind[KindIndex(kind)];
-  word.store(word.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
-}
-
 void LeaseSession::CountExported(int card, std::uint64_t bytes) {
   if (card == kNoCard || !is_attached_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(ChargesLock(card));
@@ -141,21 +134,6 @@ void LeaseSession::CountImports(std::uint64_t pieces) {
   if (is_attached_.load(std::memory_order_acquire)) {
     page_->imports.fetch_add(pieces, std::memory_order_relaxed);
   }
-}
-
-bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {
-  if (!is_attached_.load(std::memory_order_acquire)) return false;
-  std::atomic<std::uint64_t>& free = Words(card).free;
-  std::uint64_t now = free.load(std::memory_order_relaxed);
-  do {
-    if (now < bytes) return false;
-  } while (!free.compare_exchange_weak(now, now - bytes));
-  Count(card, kind, bytes);
-  return true;
-}
-
-bool LeaseSession::IsInAllowance(int card, std::uint64_t bytes) const {
-  return is_attached_.load(std::memory_order_acquire) && card != kNoCard && Words(card).free.load() >= bytes;
 }
 
 bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call,
@@ -336,16 +314,6 @@ void LeaseSession::Uncharge(int card, std::uint64_t bytes, ChargeKind kind) {
     excess = PutBack(card, bytes, kind);
   }
   TellExcess(card, kind, excess);
-}
-
-LeaseSession::Excess LeaseSession::PutBack(int card, std::uint64_t bytes, ChargeKind kind) {
-  Count(card, kind, std::uint64_t{0} - bytes);
-  CardCharges& words = Words(card);
-  std::uint64_t now = words.free.fetch_add(bytes) + bytes;
-  const std::uint64_t keep = words.keep.load(std::memory_order_relaxed);
-  while (now > keep && !words.free.compare_exchange_weak(now, keep)) {
-  }
-  return {.bytes = now > keep ? now - keep : 0, .generation = generation_.load()};
 }
 
 void LeaseSession::SendExcess(int card, ChargeKind kind, const Excess& excess) {

@@ -238,6 +238,38 @@ class LeaseSession {
   std::string token_;
 };
 
+// Inlined: each small allocation goes through them.
+
+inline void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
+  std::atomic<std::uint64_t>& word = Words(card).by_kind[static_cast<std::size_t>(kind) - 1];
+  word.store(word.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+}
+
+inline bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {
+  if (!is_attached_.load(std::memory_order_acquire)) return false;
+  std::atomic<std::uint64_t>& free = Words(card).free;
+  std::uint64_t now = free.load(std::memory_order_relaxed);
+  do {
+    if (now < bytes) return false;
+  } while (!free.compare_exchange_weak(now, now - bytes));
+  Count(card, kind, bytes);
+  return true;
+}
+
+inline bool LeaseSession::IsInAllowance(int card, std::uint64_t bytes) const {
+  return is_attached_.load(std::memory_order_acquire) && card != kNoCard && Words(card).free.load() >= bytes;
+}
+
+inline LeaseSession::Excess LeaseSession::PutBack(int card, std::uint64_t bytes, ChargeKind kind) {
+  Count(card, kind, std::uint64_t{0} - bytes);
+  CardCharges& words = Words(card);
+  std::uint64_t now = words.free.fetch_add(bytes) + bytes;
+  const std::uint64_t keep = words.keep.load(std::memory_order_relaxed);
+  while (now > keep && !words.free.compare_exchange_weak(now, keep)) {
+  }
+  return {.bytes = now > keep ? now - keep : 0, .generation = generation_.load()};
+}
+
 }  // namespace lgpu::shim
 
 #endif  // LGPU_CLIENT_DRIVER_LEASE_SESSION_H_

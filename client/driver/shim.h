@@ -36,9 +36,12 @@ std::optional<std::uint64_t> GraphReserved(std::uint64_t device);
 class Shim {
  public:
   /// Null: this process has no lease, or LGPU_SHIM=off. The driver's answers are passed on then.
-  static Shim* Get();
+  static Shim* Get() {
+    Shim* const known = the_shim_.load(std::memory_order_acquire);
+    return known != nullptr ? known : Make();
+  }
   /// The same, but null also before the first Get.
-  static Shim* Known();
+  static Shim* Known() { return the_shim_.load(); }
 
   /// The lease's card of a device of the driver's, or kNoCard.
   int CardOf(Device device);
@@ -67,9 +70,9 @@ class Shim {
   std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   /// The allocation that the driver made at `key`. One that was there before is gone, and is given back.
   void Keep(std::uint64_t key, Allocation&& allocation);
-  static Era CurrentEra();
+  static Era CurrentEra() { return the_era_.load(std::memory_order_acquire); }
   /// To be called before a call that may end a context; the era that is over.
-  static Era EndEra();
+  static Era EndEra() { return the_era_.fetch_add(1, std::memory_order_acq_rel); }
   /// A context has ended after the era `last`.
   void ForgetContext(const void* context, Era last);
   /// A context's references by cuCtxAttach, beside that of its maker.
@@ -101,7 +104,12 @@ class Shim {
 
  private:
   explicit Shim(LeaseSession::Options options);
+  static Shim* Make();
   static void ForgetParent();
+
+  static inline std::atomic<Shim*> the_shim_{nullptr};
+  // Of all Shims of the program: a new one's threads may know a place of the one before.
+  static inline std::atomic<Era> the_era_{1};
 
   std::mutex attached_mutex_;
   std::unordered_map<Context, int> attached_;
