@@ -14,6 +14,18 @@ std::optional<Allocation> Allocations::Add(std::uint64_t key, Allocation&& alloc
   return std::nullopt;
 }
 
+std::optional<Allocation> Allocations::Add(std::uint64_t key, const Charge& charge, void* context, Era era) {
+  Shard& shard = Of(key);
+  const std::lock_guard lock(shard.mutex);
+  const auto added = shard.known.Add(key);
+  std::optional<Allocation> gone;
+  if (!added.is_new) gone = std::exchange(*added.value, {});
+  added.value->charge = charge;
+  added.value->context = context;
+  added.value->era = era;
+  return gone;
+}
+
 std::optional<Allocation> Allocations::Remove(std::uint64_t key) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);

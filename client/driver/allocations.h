@@ -40,6 +40,8 @@ class Allocations {
   /// The earlier allocation of `key`, if there is one: its memory is gone, else the driver would not have
   /// made another one there.
   std::optional<Allocation> Add(std::uint64_t key, Allocation&& allocation);
+  /// The same of memory that belongs to no pool; it is written where it stays.
+  std::optional<Allocation> Add(std::uint64_t key, const Charge& charge, void* context, Era era);
   /// Taken out before the driver frees it: its address may be used again at once. Nothing: not the shim's.
   std::optional<Allocation> Remove(std::uint64_t key);
   /// Another process may open it from now on. The allocation where that is new; nothing: not the shim's.

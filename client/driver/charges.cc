@@ -63,7 +63,7 @@ void Charges::SmallBlocks::Leave(const Charge& charge) {
 }
 
 bool Charges::Cover(SmallBlocks& small, Lock& lock, int card, std::uint64_t more, const char* call) {
-  while (small.Needed(more) > small.charged) {
+  while (!small.IsCovered(more)) {
     if (session_.TakeFromAllowance(card, kBlock, ChargeKind::kSmall)) {
       small.charged += kBlock;
       continue;
@@ -74,7 +74,7 @@ bool Charges::Cover(SmallBlocks& small, Lock& lock, int card, std::uint64_t more
     lock.lock();
     if (is_granted) small.charged += kBlock;
     // Another thread may have made room meanwhile.
-    if (!is_granted && small.Needed(more) > small.charged) return false;
+    if (!is_granted && !small.IsCovered(more)) return false;
   }
   return true;
 }
@@ -82,7 +82,7 @@ bool Charges::Cover(SmallBlocks& small, Lock& lock, int card, std::uint64_t more
 bool Charges::TakeSmall(int card, std::uint64_t bytes, const char* call) {
   SmallBlocks& small = small_[static_cast<std::size_t>(card)];
   Lock lock(session_.ChargesLock(card));
-  if (!Cover(small, lock, card, bytes, call)) return false;
+  if (!small.IsCovered(bytes) && !Cover(small, lock, card, bytes, call)) return false;
   small.used += bytes;
   return true;
 }
@@ -93,7 +93,7 @@ bool Charges::Place(Charge& charge, std::uint64_t address, const char* call) {
   SmallBlocks& small = small_[static_cast<std::size_t>(charge.card)];
   Lock lock(session_.ChargesLock(charge.card));
   small.Enter(charge);
-  return Cover(small, lock, charge.card, 0, call);
+  return small.IsCovered() || Cover(small, lock, charge.card, 0, call);
 }
 
 void Charges::GiveBackSmall(const Charge& charge) {

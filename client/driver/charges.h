@@ -69,6 +69,7 @@ class Charges {
       return std::max(RoundUp(used + more, kBlock),
                       requests.size() * kBlock + RoundUp(used - placed, kBlock));
     }
+    bool IsCovered(std::uint64_t more = 0) const { return Needed(more) <= charged; }
     void Enter(const Charge& charge);
     void Leave(const Charge& charge);
   };

@@ -145,7 +145,7 @@ Result Shim::ChargeAround(const Place& place, std::uint64_t bytes, ChargeKind ki
     charges.GiveBack(*charge);
     return kOutOfMemory;
   }
-  Keep(made, {.charge = *charge, .context = place.context, .era = place.era, .pool = nullptr});
+  if (const auto gone = allocations.Add(made, *charge, place.context, place.era)) GiveBack(*gone);
   return result;
 }
 
