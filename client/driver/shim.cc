@@ -136,8 +136,7 @@ bool Shim::TrimPools(int card) {
   return graph_pools.TrimAll(card) || is_less;
 }
 
-void Shim::MakeRoom(int card, std::uint64_t bytes) {
-  if (session.IsInAllowance(card, RoundUp(bytes, kBlock))) return;
+void Shim::LookForRoom(int card, std::uint64_t bytes) {
   SettlePools();
   if (!session.SeemsFree(card, RoundUp(bytes, kBlock))) TrimPools(card);
 }

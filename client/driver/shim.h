@@ -86,7 +86,9 @@ class Shim {
   void SettlePools();
   /// To be called before `bytes` are charged: where the allowance and the lease seem to have no room for
   /// them, the process's own pools give their unused memory back first.
-  void MakeRoom(int card, std::uint64_t bytes);
+  void MakeRoom(int card, std::uint64_t bytes) {
+    if (!session.IsInAllowance(card, RoundUp(bytes, kBlock))) LookForRoom(card, bytes);
+  }
   /// Trims the process's pools on the card. True: some of their memory is uncharged now.
   bool TrimPools(int card);
 
@@ -104,6 +106,7 @@ class Shim {
 
  private:
   explicit Shim(LeaseSession::Options options);
+  void LookForRoom(int card, std::uint64_t bytes);
   static Shim* Make();
   static void ForgetParent();
 
