@@ -126,6 +126,15 @@ void LeaseSession::CountExported(int card, std::uint64_t bytes) {
   Words(card).exported.fetch_add(bytes, std::memory_order_relaxed);
 }
 
+void LeaseSession::NoteKernelHeap(std::uint64_t bytes) {
+  const std::lock_guard lock(ChargesLock(0));
+  // Kept also where there is no session: the first one is told.
+  kernel_heap_.store(bytes, std::memory_order_relaxed);
+  if (is_attached_.load(std::memory_order_acquire)) {
+    page_->kernel_heap.store(bytes, std::memory_order_relaxed);
+  }
+}
+
 void LeaseSession::CountImports(std::uint64_t pieces) {
   (void)Join();
   const std::lock_guard lock(ChargesLock(0));

@@ -78,6 +78,8 @@ class LeaseSession {
   void CountExported(int card, std::uint64_t bytes);
   /// This process has opened memory of another one (1), or closed it (wraps for -1).
   void CountImports(std::uint64_t pieces);
+  /// The heaps of malloc in kernels have so many bytes now, in all contexts together.
+  void NoteKernelHeap(std::uint64_t bytes);
   /// The driver refused `bytes` that were charged twice, and are not any more.
   void TellRefused(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   /// True where Charge would need no daemon.
@@ -215,10 +217,10 @@ class LeaseSession {
   SharedPage<const StatsPage> stats_;
   SharedPage<ClientPage> page_;
   TickPage tick_page_;
-  // A card's one is held while its charges in the page change, the first card's one while `imports_` does;
-  // all are held while the charges go to the page of a new daemon.
+  // A card's one is held while its charges in the page change, the first card's one while the two words below
+  // do; all are held while the charges go to the page of a new daemon.
   LightMutexes<kMaxCards> charges_locks_;
-  std::atomic<std::uint64_t> imports_{0};
+  std::atomic<std::uint64_t> imports_{0}, kernel_heap_{0};
   std::atomic<std::uint64_t> generation_{0};  // of the connection
   std::atomic<int> socket_{-1};
   std::atomic<std::uint64_t> socket_device_{0}, socket_inode_{0};  // of `socket_`

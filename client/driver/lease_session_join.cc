@@ -160,6 +160,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   if (!resumes) {
     const std::lock_guard lock(charges_locks_);
     page_->imports.store(imports_.load());
+    page_->kernel_heap.store(kernel_heap_.load());
     if (sees_tick) page_->last_use.store(tick_page_.tick()->load());
     if (options_.makes_no_use) page_->last_use.store(ClientPage::kNoUse);
     is_attached_.store(true, std::memory_order_release);
@@ -201,6 +202,7 @@ LeaseSession::Joining LeaseSession::Attest(wire::Channel& channel, const std::ve
                                            Clock::time_point deadline) {
   wire::ChargeAttest charges;
   page_->imports.store(imports_.load());
+  page_->kernel_heap.store(kernel_heap_.load());
   for (std::size_t card = 0; card < totals.size(); ++card) {
     CardCharges& words = page_->charges.cards[card];
     words.exported.store(totals[card].exported);

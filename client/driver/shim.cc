@@ -191,6 +191,7 @@ void Shim::ForgetContext(const void* context, Era last) {
   if (context == nullptr) return;
   for (const Allocation& allocation : allocations.RemoveOfContext(context, last)) GiveBack(allocation);
   Drop(handles.TakeBindingsOfContext(context, last));
+  heaps.Forget(context, last);
 }
 
 }  // namespace lgpu::shim

@@ -12,6 +12,7 @@
 
 #include "client/driver/allocations.h"
 #include "client/driver/green_contexts.h"
+#include "client/driver/kernel_heaps.h"
 #include "client/driver/lease_session.h"
 #include "client/driver/pools.h"
 #include "client/driver/real_driver.h"
@@ -99,6 +100,7 @@ class Shim {
   Pools pools;
   Pools graph_pools;  // by device
   GreenContexts greens;
+  KernelHeaps heaps{[this](std::uint64_t bytes) { session.NoteKernelHeap(bytes); }};
 
   std::mutex graphs_mutex;
   std::unordered_map<void*, GraphBook> graphs;  // by executable graph; those with memory nodes alone
