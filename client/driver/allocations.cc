@@ -5,44 +5,45 @@
 
 namespace lgpu::shim {
 
-std::optional<Allocation> Allocations::Add(std::uint64_t key, Allocation allocation) {
+std::optional<Allocation> Allocations::Add(std::uint64_t key, Allocation&& allocation) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);
-  if (shard.spare.empty()) {
-    const auto [place, is_new] = shard.known.try_emplace(key, std::move(allocation));
-    if (is_new) return std::nullopt;
-    return std::exchange(place->second, std::move(allocation));  // which an existing key has left alone
-  }
-  shard.spare.key() = key;
-  shard.spare.mapped() = std::move(allocation);
-  auto added = shard.known.insert(std::move(shard.spare));
-  if (added.inserted) return std::nullopt;
-  shard.spare = std::move(added.node);
-  return std::exchange(added.position->second, std::exchange(shard.spare.mapped(), {}));
+  const auto added = shard.known.Add(key);
+  if (!added.is_new) return std::exchange(*added.value, std::move(allocation));
+  *added.value = std::move(allocation);
+  return std::nullopt;
+}
+
+std::optional<Allocation> Allocations::Add(std::uint64_t key, const Charge& charge, void* context, Era era) {
+  Shard& shard = Of(key);
+  const std::lock_guard lock(shard.mutex);
+  const auto added = shard.known.Add(key);
+  std::optional<Allocation> gone;
+  if (!added.is_new) gone = std::exchange(*added.value, {});
+  added.value->charge = charge;
+  added.value->context = context;
+  added.value->era = era;
+  return gone;
 }
 
 std::optional<Allocation> Allocations::Remove(std::uint64_t key) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);
-  const auto found = shard.known.find(key);
-  if (found == shard.known.end()) return std::nullopt;
-  std::optional<Allocation> allocation = std::move(found->second);
-  shard.spare = shard.known.extract(found);
-  return allocation;
+  return shard.known.Take(key);
 }
 
 std::optional<Allocation> Allocations::SetExported(std::uint64_t key) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);
-  const auto found = shard.known.find(key);
-  if (found == shard.known.end() || std::exchange(found->second.is_exported, true)) return std::nullopt;
-  return found->second;
+  Allocation* const found = shard.known.Find(key);
+  if (found == nullptr || std::exchange(found->is_exported, true)) return std::nullopt;
+  return *found;
 }
 
 bool Allocations::AddImport(std::uint64_t key, void* context, Era era) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);
-  Allocation& allocation = shard.known[key];
+  Allocation& allocation = *shard.known.Add(key).value;
   if (allocation.opened == 0) allocation = {.charge = {}, .context = context, .era = era, .pool = nullptr};
   return ++allocation.opened == 1;
 }
@@ -50,26 +51,23 @@ bool Allocations::AddImport(std::uint64_t key, void* context, Era era) {
 std::optional<Allocations::Opening> Allocations::TakeImport(std::uint64_t key) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);
-  const auto found = shard.known.find(key);
-  if (found == shard.known.end() || found->second.opened == 0) return std::nullopt;
-  const Opening opening{
-      .context = found->second.context, .era = found->second.era, .was_last = --found->second.opened == 0};
-  if (opening.was_last) shard.known.erase(found);
+  Allocation* const found = shard.known.Find(key);
+  if (found == nullptr || found->opened == 0) return std::nullopt;
+  const Opening opening{.context = found->context, .era = found->era, .was_last = --found->opened == 0};
+  if (opening.was_last) shard.known.Erase(key);
   return opening;
 }
 
 std::vector<Allocation> Allocations::RemoveOfContext(const void* context, Era last) {
   std::vector<Allocation> removed;
+  std::vector<std::uint64_t> keys;
   for (Shard& shard : shards_) {
+    keys.clear();
     const std::lock_guard lock(shard.mutex);
-    for (auto at = shard.known.begin(); at != shard.known.end();) {
-      if (at->second.context != context || at->second.era > last) {
-        ++at;
-        continue;
-      }
-      removed.push_back(std::move(at->second));
-      at = shard.known.erase(at);
-    }
+    shard.known.ForEach([&](std::uint64_t key, const Allocation& allocation) {
+      if (allocation.context == context && allocation.era <= last) keys.push_back(key);
+    });
+    for (const std::uint64_t key : keys) removed.push_back(*shard.known.Take(key));
   }
   return removed;
 }

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "client/driver/address_table.h"
 #include "client/driver/charges.h"
 #include "client/driver/light_locks.h"
 
@@ -38,7 +39,9 @@ class Allocations {
  public:
   /// The earlier allocation of `key`, if there is one: its memory is gone, else the driver would not have
   /// made another one there.
-  std::optional<Allocation> Add(std::uint64_t key, Allocation allocation);
+  std::optional<Allocation> Add(std::uint64_t key, Allocation&& allocation);
+  /// The same of memory that belongs to no pool; it is written where it stays.
+  std::optional<Allocation> Add(std::uint64_t key, const Charge& charge, void* context, Era era);
   /// Taken out before the driver frees it: its address may be used again at once. Nothing: not the shim's.
   std::optional<Allocation> Remove(std::uint64_t key);
   /// Another process may open it from now on. The allocation where that is new; nothing: not the shim's.
@@ -57,11 +60,8 @@ class Allocations {
 
  private:
   struct alignas(64) Shard {
-    using Known = std::unordered_map<std::uint64_t, Allocation>;
     LightMutex mutex;
-    Known known;
-    /// An entry that was taken out: the next one needs no memory of its own.
-    Known::node_type spare;
+    AddressTable<Allocation> known;
   };
   static constexpr std::size_t kShards = 16;
   Shard& Of(std::uint64_t key) { return shards_[(key >> 9 ^ key >> 21) % kShards]; }

@@ -120,6 +120,14 @@ LGPU_SHIM_EXPORT Result cuCtxDestroy(Context context) {
 LGPU_SHIM_EXPORT Result cuCtxDestroy_v2(Context context) {
   return DestroyContext(RealDriver::Get().cuCtxDestroy_v2, context);
 }
+// The heap of malloc in kernels is noted: it is memory that no allocation asks for.
+LGPU_SHIM_EXPORT Result cuCtxSetLimit(int limit, std::size_t value) {
+  Shim* const shim = limit == kLimitKernelHeap ? Shim::Get() : nullptr;
+  const std::optional<Shim::Place> place = shim == nullptr ? std::nullopt : shim->Current();
+  const Result result = CallReal(RealDriver::Get().cuCtxSetLimit, limit, value);
+  if (result == kSuccess && place) shim->heaps.Set(place->context, place->era, value);
+  return result;
+}
 LGPU_SHIM_EXPORT Result cuCtxAttach(Context* context, unsigned flags) {
   const Result result = CallReal(RealDriver::Get().cuCtxAttach, context, flags);
   Shim* const shim = Shim::Get();

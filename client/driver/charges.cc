@@ -5,8 +5,6 @@ namespace {
 
 // Of small requests: the driver's smallest piece of a block.
 constexpr std::uint64_t kPiece = 512;
-// So many more than there are occupied ones are remembered.
-constexpr std::size_t kEmptyBlocks = 64;
 
 }  // namespace
 
@@ -37,7 +35,7 @@ std::optional<Charge> Charges::TakeAgain(const Charge& charge, const char* call)
   }
   if (is_small) {
     SmallBlocks& small = small_[static_cast<std::size_t>(charge.card)];
-    const std::lock_guard lock(small.mutex);
+    const Lock lock(session_.ChargesLock(charge.card));
     small.charged += kBlock;
     small.used += charge.bytes;
   }
@@ -49,53 +47,42 @@ void Charges::GiveUp(const Charge& charge, const char* call) {
   session_.TellRefused(charge.card, charge.bytes, charge.kind, call);
 }
 
-unsigned& Charges::SmallBlocks::RequestsOf(std::uint64_t block) {
-  if (last_requests_ == nullptr || block != last_block_) {
-    last_block_ = block;
-    last_requests_ = &requests[block];
-  }
-  return *last_requests_;
-}
-
 void Charges::SmallBlocks::Enter(const Charge& charge) {
   placed += charge.bytes;
   const std::uint64_t last = (charge.address + charge.bytes - 1) / kBlock;
-  for (std::uint64_t block = charge.address / kBlock; block <= last; ++block) {
-    if (RequestsOf(block)++ == 0) ++occupied;
-  }
+  for (std::uint64_t block = charge.address / kBlock; block <= last; ++block) ++*requests.Add(block).value;
 }
 
 void Charges::SmallBlocks::Leave(const Charge& charge) {
   placed -= charge.bytes;
   const std::uint64_t last = (charge.address + charge.bytes - 1) / kBlock;
   for (std::uint64_t block = charge.address / kBlock; block <= last; ++block) {
-    if (--RequestsOf(block) == 0) --occupied;
-  }
-  // Empty blocks stay for a program that allocates and frees one request again and again.
-  if (requests.size() > 2 * occupied + kEmptyBlocks) {
-    std::erase_if(requests, [](const auto& block) { return block.second == 0; });
-    last_requests_ = nullptr;
+    unsigned* const count = requests.Find(block);
+    if (--*count == 0) requests.Erase(count);
   }
 }
 
-bool Charges::Cover(SmallBlocks& small, std::unique_lock<LightMutex>& lock, int card, std::uint64_t more,
-                    const char* call) {
-  while (small.Needed(more) > small.charged) {
+bool Charges::Cover(SmallBlocks& small, Lock& lock, int card, std::uint64_t more, const char* call) {
+  while (!small.IsCovered(more)) {
+    if (session_.TakeFromAllowance(card, kBlock, ChargeKind::kSmall)) {
+      small.charged += kBlock;
+      continue;
+    }
     // The lock is free while the daemon is asked: other threads may free meanwhile.
     lock.unlock();
     const bool is_granted = session_.Charge(card, kBlock, ChargeKind::kSmall, call);
     lock.lock();
     if (is_granted) small.charged += kBlock;
     // Another thread may have made room meanwhile.
-    if (!is_granted && small.Needed(more) > small.charged) return false;
+    if (!is_granted && !small.IsCovered(more)) return false;
   }
   return true;
 }
 
 bool Charges::TakeSmall(int card, std::uint64_t bytes, const char* call) {
   SmallBlocks& small = small_[static_cast<std::size_t>(card)];
-  std::unique_lock lock(small.mutex);
-  if (!Cover(small, lock, card, bytes, call)) return false;
+  Lock lock(session_.ChargesLock(card));
+  if (!small.IsCovered(bytes) && !Cover(small, lock, card, bytes, call)) return false;
   small.used += bytes;
   return true;
 }
@@ -104,25 +91,26 @@ bool Charges::Place(Charge& charge, std::uint64_t address, const char* call) {
   if (charge.kind != ChargeKind::kSmall) return true;
   charge.address = address;
   SmallBlocks& small = small_[static_cast<std::size_t>(charge.card)];
-  std::unique_lock lock(small.mutex);
+  Lock lock(session_.ChargesLock(charge.card));
   small.Enter(charge);
-  return Cover(small, lock, charge.card, 0, call);
+  return small.IsCovered() || Cover(small, lock, charge.card, 0, call);
 }
 
 void Charges::GiveBackSmall(const Charge& charge) {
   SmallBlocks& small = small_[static_cast<std::size_t>(charge.card)];
-  std::uint64_t unused = 0;
+  LeaseSession::Excess excess;
   {
-    const std::lock_guard lock(small.mutex);
+    const Lock lock(session_.ChargesLock(charge.card));
     if (charge.address != 0) small.Leave(charge);
     small.used -= charge.bytes;
-    const std::uint64_t needed = small.Needed();
     // One block stays, so that a program at the edge of a block does not charge at every request.
-    const std::uint64_t kept = small.used == 0 ? 0 : needed + kBlock;
-    if (small.charged > kept) unused = small.charged - kept;
-    small.charged -= unused;
+    const std::uint64_t kept = small.used == 0 ? 0 : small.Needed() + kBlock;
+    if (small.charged > kept) {
+      excess = session_.PutBack(charge.card, small.charged - kept, ChargeKind::kSmall);
+      small.charged = kept;
+    }
   }
-  session_.Uncharge(charge.card, unused, ChargeKind::kSmall);
+  session_.TellExcess(charge.card, ChargeKind::kSmall, excess);
 }
 
 }  // namespace lgpu::shim

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 
+#include "client/driver/address_table.h"
 #include "client/driver/cuda_abi.h"
 #include "client/driver/lease_session.h"
 #include "client/driver/light_locks.h"
@@ -58,30 +58,24 @@ class Charges {
   void GiveUp(const Charge& charge, const char* call);
 
  private:
-  /// The small requests of a card.
+  /// The small requests of a card. The lock of the card's charges guards them.
   struct SmallBlocks {
-    LightMutex mutex;
-    std::uint64_t used = 0;                                // of all
-    std::uint64_t placed = 0;                              // of those whose address is known
-    std::uint64_t occupied = 0;                            // blocks that those lie in
-    std::uint64_t charged = 0;                             // whole blocks
-    std::unordered_map<std::uint64_t, unsigned> requests;  // by block; empty ones may stay
+    std::uint64_t used = 0;           // of all
+    std::uint64_t placed = 0;         // of those whose address is known
+    AddressTable<unsigned> requests;  // that lie in a block, by block
+    std::uint64_t charged = 0;        // whole blocks
     /// What has to be charged with `more` bytes that have no place yet.
     std::uint64_t Needed(std::uint64_t more = 0) const {
-      return std::max(RoundUp(used + more, kBlock), occupied * kBlock + RoundUp(used - placed, kBlock));
+      return std::max(RoundUp(used + more, kBlock),
+                      requests.size() * kBlock + RoundUp(used - placed, kBlock));
     }
+    bool IsCovered(std::uint64_t more = 0) const { return Needed(more) <= charged; }
     void Enter(const Charge& charge);
     void Leave(const Charge& charge);
-
-   private:
-    /// Of a block; the last one is found without a search.
-    unsigned& RequestsOf(std::uint64_t block);
-    std::uint64_t last_block_ = 0;
-    unsigned* last_requests_ = nullptr;
   };
-  /// Charges blocks until they are as many as are needed. False: refused.
-  bool Cover(SmallBlocks& small, std::unique_lock<LightMutex>& lock, int card, std::uint64_t more,
-             const char* call);
+  using Lock = std::unique_lock<LightMutex>;
+  /// Charges blocks until they are as many as are needed. `lock`: of the card's charges. False: refused.
+  bool Cover(SmallBlocks& small, Lock& lock, int card, std::uint64_t more, const char* call);
   bool TakeSmall(int card, std::uint64_t bytes, const char* call);
   void GiveBackSmall(const Charge& charge);
 

@@ -57,6 +57,7 @@ struct MemPoolProps {
   unsigned char reserved[54];
 };
 inline constexpr int kAllocationManaged = 2;    // CU_MEM_ALLOCATION_TYPE_MANAGED, of CUDA 13
+inline constexpr int kLimitKernelHeap = 2;      // CU_LIMIT_MALLOC_HEAP_SIZE
 inline constexpr int kPoolReservedCurrent = 5;  // CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
 
 struct ArrayDescriptorV1 {

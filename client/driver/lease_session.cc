@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -30,8 +31,6 @@ constexpr std::chrono::milliseconds kSendPatience{500};
 
 // lgpu::RefusalReason::kLimit: the lease's limit, not the card.
 constexpr wire::Refusal::Reason kLimitReason{1};
-
-std::size_t KindIndex(ChargeKind kind) { return static_cast<std::size_t>(kind) - 1; }
 
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -123,19 +122,24 @@ void LeaseSession::TellForeignCard(std::string_view entry) {
   SendAndAwait(lock, request, frame, deadline);
 }
 
-void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
-  Words(card).by_kind[KindIndex(kind)].fetch_add(bytes, std::memory_order_relaxed);
-}
-
 void LeaseSession::CountExported(int card, std::uint64_t bytes) {
   if (card == kNoCard || !is_attached_.load(std::memory_order_acquire)) return;
-  const std::shared_lock gate(charges_gate_);
+  const std::lock_guard lock(ChargesLock(card));
   Words(card).exported.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void LeaseSession::NoteKernelHeap(std::uint64_t bytes) {
+  const std::lock_guard lock(ChargesLock(0));
+  // Kept also where there is no session: the first one is told.
+  kernel_heap_.store(bytes, std::memory_order_relaxed);
+  if (is_attached_.load(std::memory_order_acquire)) {
+    page_->kernel_heap.store(bytes, std::memory_order_relaxed);
+  }
 }
 
 void LeaseSession::CountImports(std::uint64_t pieces) {
   (void)Join();
-  const std::shared_lock gate(charges_gate_);
+  const std::lock_guard lock(ChargesLock(0));
   // Counted also where there is no session: the first one is told.
   imports_.fetch_add(pieces, std::memory_order_relaxed);
   if (is_attached_.load(std::memory_order_acquire)) {
@@ -143,25 +147,14 @@ void LeaseSession::CountImports(std::uint64_t pieces) {
   }
 }
 
-bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {
-  const std::shared_lock gate(charges_gate_);
-  std::atomic<std::uint64_t>& free = Words(card).free;
-  std::uint64_t now = free.load(std::memory_order_relaxed);
-  do {
-    if (now < bytes) return false;
-  } while (!free.compare_exchange_weak(now, now - bytes));
-  Count(card, kind, bytes);
-  return true;
-}
-
-bool LeaseSession::IsInAllowance(int card, std::uint64_t bytes) const {
-  return is_attached_.load(std::memory_order_acquire) && card != kNoCard && Words(card).free.load() >= bytes;
-}
-
 bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call,
                           std::uint32_t driver_refusals) {
   if (card == kNoCard || !Join()) return false;
-  if (bytes == 0 || (driver_refusals == 0 && TakeFromAllowance(card, bytes, kind))) return true;
+  if (bytes == 0) return true;
+  if (driver_refusals == 0) {
+    const std::lock_guard lock(ChargesLock(card));
+    if (TakeFromAllowance(card, bytes, kind)) return true;
+  }
   const Clock::time_point deadline = Clock::now() + options_.memory_wait + kAnswerSlack;
   Lock lock(mutex_);
   while (EnsureJoined(lock, deadline)) {
@@ -302,6 +295,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
       if (!Send(back, Clock::now() + kSendPatience)) Lose();
     } else if (request->is_granted) {
       // Counted here, and not by the caller: the next attestation includes it.
+      const std::lock_guard lock(ChargesLock(request->card));
       Count(request->card, request->kind, request->bytes);
     }
   } else if (const auto* const returned = frame.Get<wire::ReturnReply>()) {
@@ -332,31 +326,27 @@ void LeaseSession::Lose() {
 
 void LeaseSession::Uncharge(int card, std::uint64_t bytes, ChargeKind kind) {
   if (card == kNoCard || bytes == 0) return;
-  std::uint64_t excess = 0, generation = 0;
+  Excess excess;
   {
-    const std::shared_lock gate(charges_gate_);
-    generation = generation_.load();
-    Count(card, kind, std::uint64_t{0} - bytes);
-    CardCharges& words = Words(card);
-    std::uint64_t now = words.free.fetch_add(bytes) + bytes;
-    const std::uint64_t keep = words.keep.load(std::memory_order_relaxed);
-    while (now > keep && !words.free.compare_exchange_weak(now, keep)) {
-    }
-    excess = now > keep ? now - keep : 0;
+    const std::lock_guard lock(ChargesLock(card));
+    excess = PutBack(card, bytes, kind);
   }
-  if (excess == 0) return;
+  TellExcess(card, kind, excess);
+}
+
+void LeaseSession::SendExcess(int card, ChargeKind kind, const Excess& excess) {
   const Lock lock(mutex_);
   // A daemon that came since was told the totals, which are without these bytes.
-  if (state_ != State::kJoined || generation != generation_.load()) return;
+  if (state_ != State::kJoined || excess.generation != generation_.load()) return;
   const wire::Frame frame{.body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(card)].uuid,
-                                                 .bytes = excess,
+                                                 .bytes = excess.bytes,
                                                  .kind = kind}};
   has_uncharged_.store(true);
   if (!HasItsSocket()) return Lose();
   const PlainStatus sent = channel_.Send(wire::Encode(frame), {}, wire::Channel::kAtOnce);
   if (sent.code == PlainCode::kDeadlineExceeded) {
     // lgpud does not read now. It takes the bytes from the page when it needs them, without this process.
-    Words(card).free.fetch_add(excess);
+    Words(card).free.fetch_add(excess.bytes);
   } else if (!sent.ok()) {
     Lose();
   }

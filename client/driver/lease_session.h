@@ -10,7 +10,6 @@
 #include <list>
 #include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,6 +78,8 @@ class LeaseSession {
   void CountExported(int card, std::uint64_t bytes);
   /// This process has opened memory of another one (1), or closed it (wraps for -1).
   void CountImports(std::uint64_t pieces);
+  /// The heaps of malloc in kernels have so many bytes now, in all contexts together.
+  void NoteKernelHeap(std::uint64_t bytes);
   /// The driver refused `bytes` that were charged twice, and are not any more.
   void TellRefused(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   /// True where Charge would need no daemon.
@@ -88,6 +89,22 @@ class LeaseSession {
   bool SeemsFree(int card, std::uint64_t bytes);
   /// The driver has the memory back, or never gave it.
   void Uncharge(int card, std::uint64_t bytes, ChargeKind kind);
+
+  /// Guards the charges of a card in the page. A caller with books of its own guards them with it as well, so
+  /// that a small allocation passes one lock. No call of the session is made with it held but the next two.
+  LightMutex& ChargesLock(int card) { return charges_locks_.Of(static_cast<std::size_t>(card)); }
+  /// Charges without the daemon. False: the allowance is smaller, or there is no session yet.
+  bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
+  /// Bytes that were uncharged and do not stay in the allowance.
+  struct Excess {
+    std::uint64_t bytes = 0;
+    std::uint64_t generation = 0;  // of the connection whose daemon counts them
+  };
+  /// Uncharges into the allowance. The caller calls TellExcess when it has left the lock.
+  Excess PutBack(int card, std::uint64_t bytes, ChargeKind kind);
+  void TellExcess(int card, ChargeKind kind, const Excess& excess) {
+    if (excess.bytes != 0) SendExcess(card, kind, excess);
+  }
 
   struct Figures {
     std::uint64_t limit = 0, free = 0;
@@ -189,8 +206,9 @@ class LeaseSession {
   /// Sends a frame for a request that has no bytes of its own, and waits until it is answered.
   void SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
                     Clock::time_point deadline);
-  bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
-  void Count(int card, ChargeKind kind, std::uint64_t bytes);  // wraps for negative ones
+  void SendExcess(int card, ChargeKind kind, const Excess& excess);
+  /// Under the card's lock. Wraps for negative ones.
+  void Count(int card, ChargeKind kind, std::uint64_t bytes);
   CardCharges& Words(int card) const { return page_->charges.cards[static_cast<std::size_t>(card)]; }
 
   const Options options_;
@@ -200,9 +218,10 @@ class LeaseSession {
   SharedPage<const StatsPage> stats_;
   SharedPage<ClientPage> page_;
   TickPage tick_page_;
-  // Held shared while charges in the page change; alone while they go to the page of a new daemon.
-  mutable LightGate charges_gate_;
-  std::atomic<std::uint64_t> imports_{0};
+  // A card's one is held while its charges in the page change, the first card's one while the two words below
+  // do; all are held while the charges go to the page of a new daemon.
+  LightMutexes<kMaxCards> charges_locks_;
+  std::atomic<std::uint64_t> imports_{0}, kernel_heap_{0};
   std::atomic<std::uint64_t> generation_{0};  // of the connection
   std::atomic<int> socket_{-1};
   std::atomic<std::uint64_t> socket_device_{0}, socket_inode_{0};  // of `socket_`
@@ -221,6 +240,38 @@ class LeaseSession {
   std::uint64_t session_id_ = 0;
   std::string token_;
 };
+
+// Inlined: each small allocation goes through them.
+
+inline void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
+  std::atomic<std::uint64_t>& word = Words(card).by_kind[static_cast<std::size_t>(kind) - 1];
+  word.store(word.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+}
+
+inline bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {
+  if (!is_attached_.load(std::memory_order_acquire)) return false;
+  std::atomic<std::uint64_t>& free = Words(card).free;
+  std::uint64_t now = free.load(std::memory_order_relaxed);
+  do {
+    if (now < bytes) return false;
+  } while (!free.compare_exchange_weak(now, now - bytes));
+  Count(card, kind, bytes);
+  return true;
+}
+
+inline bool LeaseSession::IsInAllowance(int card, std::uint64_t bytes) const {
+  return is_attached_.load(std::memory_order_acquire) && card != kNoCard && Words(card).free.load() >= bytes;
+}
+
+inline LeaseSession::Excess LeaseSession::PutBack(int card, std::uint64_t bytes, ChargeKind kind) {
+  Count(card, kind, std::uint64_t{0} - bytes);
+  CardCharges& words = Words(card);
+  std::uint64_t now = words.free.fetch_add(bytes) + bytes;
+  const std::uint64_t keep = words.keep.load(std::memory_order_relaxed);
+  while (now > keep && !words.free.compare_exchange_weak(now, keep)) {
+  }
+  return {.bytes = now > keep ? now - keep : 0, .generation = generation_.load()};
+}
 
 }  // namespace lgpu::shim
 

@@ -125,7 +125,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
     // Nothing may change the words of the old page until the daemon knows them. A daemon that does not answer
     // in time is asked again when other threads have had their turn; the new page has the totals by then.
     deadline = std::min(deadline, Clock::now() + kAttestPatience);
-    const std::unique_lock gate(charges_gate_);
+    const std::lock_guard lock(charges_locks_);
     const std::vector<Totals> totals = ReadTotals();
     if (!SharedPages::ReplaceStatsPage(MapWithLibc, stats_, std::move(beside.fds[0])).ok() ||
         !SharedPages::ReplaceClientPage(MapWithLibc, page_, std::move(beside.fds[1])).ok()) {
@@ -158,8 +158,9 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   socket_inode_.store(about.st_ino);
   socket_.store(channel_.fd());
   if (!resumes) {
-    const std::unique_lock gate(charges_gate_);
+    const std::lock_guard lock(charges_locks_);
     page_->imports.store(imports_.load());
+    page_->kernel_heap.store(kernel_heap_.load());
     if (sees_tick) page_->last_use.store(tick_page_.tick()->load());
     if (options_.makes_no_use) page_->last_use.store(ClientPage::kNoUse);
     is_attached_.store(true, std::memory_order_release);
@@ -201,6 +202,7 @@ LeaseSession::Joining LeaseSession::Attest(wire::Channel& channel, const std::ve
                                            Clock::time_point deadline) {
   wire::ChargeAttest charges;
   page_->imports.store(imports_.load());
+  page_->kernel_heap.store(kernel_heap_.load());
   for (std::size_t card = 0; card < totals.size(); ++card) {
     CardCharges& words = page_->charges.cards[card];
     words.exported.store(totals[card].exported);

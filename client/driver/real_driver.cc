@@ -7,7 +7,7 @@
 namespace lgpu::shim {
 namespace {
 
-RealDriver Read() {
+RealDriver FindAll() {
   RealDriver real;
 #define LGPU_SHIM_FIND(symbol, name, version, stream, ...) \
   real.symbol = reinterpret_cast<decltype(real.symbol)>(RealDriver::Find(#symbol));
@@ -22,8 +22,9 @@ RealDriver Read() {
 
 }  // namespace
 
-const RealDriver& RealDriver::Get() {
-  static const RealDriver real = Read();
+const RealDriver& RealDriver::Read() {
+  static const RealDriver real = FindAll();
+  read_.store(&real, std::memory_order_release);
   return real;
 }
 

@@ -1,6 +1,8 @@
 #ifndef LGPU_CLIENT_DRIVER_REAL_DRIVER_H_
 #define LGPU_CLIENT_DRIVER_REAL_DRIVER_H_
 
+#include <atomic>
+
 #include "client/driver/surface.h"
 
 namespace lgpu::shim {
@@ -16,9 +18,16 @@ struct RealDriver {
 #undef LGPU_SHIM_OWN_FIELD
 
   /// Read at the first call.
-  static const RealDriver& Get();
+  static const RealDriver& Get() {
+    const RealDriver* const read = read_.load(std::memory_order_acquire);
+    return read != nullptr ? *read : Read();
+  }
   /// Of a call that is not in the table; null where the driver does not have it.
   static void* Find(const char* symbol);
+
+ private:
+  static const RealDriver& Read();
+  static inline std::atomic<const RealDriver*> read_{nullptr};
 };
 
 /// The driver's answer, or kNotSupported where the driver does not have the call.

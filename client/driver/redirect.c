@@ -16,10 +16,35 @@
 
 #include "client/driver/old_glibc.h"
 
+#define EXPORT __attribute__((visibility("default")))
+#define WEAK __attribute__((weak))
+
+// Calls of libdl, which is a part of libc since glibc 2.34. This library does not need libdl: mapping it takes
+// half of what the redirect adds to the start of every program. Before glibc 2.34 a program that opens
+// libraries has libdl, and these are found in it when this library is loaded. They are null where it came
+// later, for a library that the program opened.
 LGPU_OLD_GLIBC(dladdr, dladdr, 2.2.5);
 LGPU_OLD_GLIBC(dlsym, dlsym, 2.2.5);
+extern WEAK __typeof__(dladdr) dladdr;
+extern WEAK __typeof__(dlsym) dlsym;
 
-#define EXPORT __attribute__((visibility("default")))
+// What libc had for itself while libdl was a library beside it; null since then.
+extern WEAK void* __libc_dlopen_mode(const char* file, int mode);
+extern WEAK void* __libc_dlsym(void* library, const char* name);
+
+// A call of libdl where that came later.
+static void* OfLibdl(const char* name) {
+  static const int kAsDlopen = (int)0x80000000u;
+  if (__libc_dlopen_mode == NULL || __libc_dlsym == NULL) return NULL;
+  void* const libdl = __libc_dlopen_mode("libdl.so.2", RTLD_LAZY | kAsDlopen);
+  return libdl == NULL ? NULL : __libc_dlsym(libdl, name);
+}
+
+// The call that this library stands in front of.
+static void* Next(const char* name) {
+  void* const next = dlsym == NULL ? NULL : dlsym(RTLD_NEXT, name);
+  return next != NULL ? next : OfLibdl(name);
+}
 
 // "libcuda.so", "libcuda.so.1", "libcuda.so.580.65.06".
 static bool IsLibrary(const char* base, const char* stem) {
@@ -42,7 +67,8 @@ struct Paths {
 // The path of the file `name` beside this library.
 static void Find(const char* name, char room[PATH_MAX]) {
   Dl_info self;
-  if (dladdr((const void*)&Find, &self) == 0 || self.dli_fname == NULL) return;
+  __typeof__(dladdr)* const look = dladdr != NULL ? dladdr : (__typeof__(dladdr)*)OfLibdl("dladdr");
+  if (look == NULL || look((const void*)&Find, &self) == 0 || self.dli_fname == NULL) return;
   const char* const slash = strrchr(self.dli_fname, '/');
   const size_t length = slash == NULL ? 0 : (size_t)(slash - self.dli_fname) + 1;
   if (length == 0 || length + strlen(name) >= PATH_MAX) return;
@@ -88,12 +114,12 @@ typedef void* (*OpenIn)(Lmid_t, const char*, int);
 
 EXPORT void* dlopen(const char* file, int mode) {
   const char* const name = Redirected(file);
-  const Open next = (Open)dlsym(RTLD_NEXT, "dlopen");
+  const Open next = (Open)Next("dlopen");
   return next(name, mode);
 }
 
 EXPORT void* dlmopen(Lmid_t space, const char* file, int mode) {
   const char* const name = Redirected(file);
-  const OpenIn next = (OpenIn)dlsym(RTLD_NEXT, "dlmopen");
+  const OpenIn next = (OpenIn)Next("dlmopen");
   return next(space, name, mode);
 }

@@ -12,10 +12,8 @@
 namespace lgpu::shim {
 namespace {
 
-std::atomic<Shim*> the_shim{nullptr};
 std::atomic<bool> is_looked_up{false};
 std::atomic<bool> is_watching_forks{false};
-std::atomic<Era> the_era{1};  // a new Shim's threads may know a place of the one before
 
 std::optional<std::uint64_t> PoolReserved(std::uint64_t pool) {
   std::uint64_t bytes = 0;
@@ -56,7 +54,7 @@ void SayThatNoLeaseIsNoted() {
 
 // Runs at exit() and at main's end. The library is never unloaded earlier (-z nodelete).
 [[gnu::destructor]] void NoteExit() {
-  if (Shim* const shim = the_shim.load()) shim->session.NoteExit();
+  if (Shim* const shim = Shim::Known()) shim->session.NoteExit();
 }
 
 }  // namespace
@@ -73,26 +71,24 @@ Shim::Shim(LeaseSession::Options options)
   for (std::atomic<int>& card : cards_) card.store(kUnknown);
 }
 
-Shim* Shim::Get() {
-  if (is_looked_up.load(std::memory_order_acquire)) return the_shim.load(std::memory_order_relaxed);
+Shim* Shim::Make() {
+  if (is_looked_up.load(std::memory_order_acquire)) return the_shim_.load(std::memory_order_relaxed);
   // No lock and no guard: a fork in another thread would leave them held in the child.
   if (std::optional<LeaseSession::Options> options = OptionsFromEnvironment("libcuda shim " LGPU_VERSION)) {
     if (options->lease.empty()) SayThatNoLeaseIsNoted();
     if (kNotesUse) options->watch_tick = WatchTick;
     Shim* const made = new Shim(*std::move(options));
     Shim* none = nullptr;
-    if (!the_shim.compare_exchange_strong(none, made)) delete made;
+    if (!the_shim_.compare_exchange_strong(none, made)) delete made;
     if (!is_watching_forks.exchange(true)) ::pthread_atfork(nullptr, nullptr, ForgetParent);
   }
   is_looked_up.store(true, std::memory_order_release);
-  return the_shim.load();
+  return the_shim_.load();
 }
-
-Shim* Shim::Known() { return the_shim.load(); }
 
 void Shim::ForgetParent() {
   // The parent's threads may have held its locks, so nothing of it is touched but the descriptor.
-  if (Shim* const parent = the_shim.exchange(nullptr)) parent->session.Abandon();
+  if (Shim* const parent = the_shim_.exchange(nullptr)) parent->session.Abandon();
   is_looked_up.store(false);
 }
 
@@ -140,8 +136,7 @@ bool Shim::TrimPools(int card) {
   return graph_pools.TrimAll(card) || is_less;
 }
 
-void Shim::MakeRoom(int card, std::uint64_t bytes) {
-  if (session.IsInAllowance(card, RoundUp(bytes, kBlock))) return;
+void Shim::LookForRoom(int card, std::uint64_t bytes) {
   SettlePools();
   if (!session.SeemsFree(card, RoundUp(bytes, kBlock))) TrimPools(card);
 }
@@ -188,18 +183,15 @@ bool Shim::WasLastDetach(Context context) {
   return false;
 }
 
-void Shim::Keep(std::uint64_t key, Allocation allocation) {
+void Shim::Keep(std::uint64_t key, Allocation&& allocation) {
   if (const auto gone = allocations.Add(key, std::move(allocation))) GiveBack(*gone);
 }
-
-Era Shim::CurrentEra() { return the_era.load(std::memory_order_acquire); }
-
-Era Shim::EndEra() { return the_era.fetch_add(1, std::memory_order_acq_rel); }
 
 void Shim::ForgetContext(const void* context, Era last) {
   if (context == nullptr) return;
   for (const Allocation& allocation : allocations.RemoveOfContext(context, last)) GiveBack(allocation);
   Drop(handles.TakeBindingsOfContext(context, last));
+  heaps.Forget(context, last);
 }
 
 }  // namespace lgpu::shim

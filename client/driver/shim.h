@@ -12,6 +12,7 @@
 
 #include "client/driver/allocations.h"
 #include "client/driver/green_contexts.h"
+#include "client/driver/kernel_heaps.h"
 #include "client/driver/lease_session.h"
 #include "client/driver/pools.h"
 #include "client/driver/real_driver.h"
@@ -36,9 +37,12 @@ std::optional<std::uint64_t> GraphReserved(std::uint64_t device);
 class Shim {
  public:
   /// Null: this process has no lease, or LGPU_SHIM=off. The driver's answers are passed on then.
-  static Shim* Get();
+  static Shim* Get() {
+    Shim* const known = the_shim_.load(std::memory_order_acquire);
+    return known != nullptr ? known : Make();
+  }
   /// The same, but null also before the first Get.
-  static Shim* Known();
+  static Shim* Known() { return the_shim_.load(); }
 
   /// The lease's card of a device of the driver's, or kNoCard.
   int CardOf(Device device);
@@ -66,10 +70,10 @@ class Shim {
   Result UnchargeAround(std::uint64_t key, Free free);
   std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   /// The allocation that the driver made at `key`. One that was there before is gone, and is given back.
-  void Keep(std::uint64_t key, Allocation allocation);
-  static Era CurrentEra();
+  void Keep(std::uint64_t key, Allocation&& allocation);
+  static Era CurrentEra() { return the_era_.load(std::memory_order_acquire); }
   /// To be called before a call that may end a context; the era that is over.
-  static Era EndEra();
+  static Era EndEra() { return the_era_.fetch_add(1, std::memory_order_acq_rel); }
   /// A context has ended after the era `last`.
   void ForgetContext(const void* context, Era last);
   /// A context's references by cuCtxAttach, beside that of its maker.
@@ -83,7 +87,9 @@ class Shim {
   void SettlePools();
   /// To be called before `bytes` are charged: where the allowance and the lease seem to have no room for
   /// them, the process's own pools give their unused memory back first.
-  void MakeRoom(int card, std::uint64_t bytes);
+  void MakeRoom(int card, std::uint64_t bytes) {
+    if (!session.IsInAllowance(card, RoundUp(bytes, kBlock))) LookForRoom(card, bytes);
+  }
   /// Trims the process's pools on the card. True: some of their memory is uncharged now.
   bool TrimPools(int card);
 
@@ -94,6 +100,7 @@ class Shim {
   Pools pools;
   Pools graph_pools;  // by device
   GreenContexts greens;
+  KernelHeaps heaps{[this](std::uint64_t bytes) { session.NoteKernelHeap(bytes); }};
 
   std::mutex graphs_mutex;
   std::unordered_map<void*, GraphBook> graphs;  // by executable graph; those with memory nodes alone
@@ -101,7 +108,13 @@ class Shim {
 
  private:
   explicit Shim(LeaseSession::Options options);
+  void LookForRoom(int card, std::uint64_t bytes);
+  static Shim* Make();
   static void ForgetParent();
+
+  static inline std::atomic<Shim*> the_shim_{nullptr};
+  // Of all Shims of the program: a new one's threads may know a place of the one before.
+  static inline std::atomic<Era> the_era_{1};
 
   std::mutex attached_mutex_;
   std::unordered_map<Context, int> attached_;
@@ -137,7 +150,7 @@ Result Shim::ChargeAround(const Place& place, std::uint64_t bytes, ChargeKind ki
     charges.GiveBack(*charge);
     return kOutOfMemory;
   }
-  Keep(made, {.charge = *charge, .context = place.context, .era = place.era, .pool = nullptr});
+  if (const auto gone = allocations.Add(made, *charge, place.context, place.era)) GiveBack(*gone);
   return result;
 }
 

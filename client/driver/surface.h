@@ -73,6 +73,7 @@
   X(cuGraphLaunch_ptsz,                "cuGraphLaunch",                10000, kPerThread, GraphExec, Stream)    \
   X(cuGraphExecDestroy,                "cuGraphExecDestroy",           10000, kNone,      GraphExec)            \
   X(cuDeviceGraphMemTrim,              "cuDeviceGraphMemTrim",         11040, kNone,      Device)               \
+  X(cuCtxSetLimit,                     "cuCtxSetLimit",                3010,  kNone,      int, std::size_t)      \
   X(cuCtxAttach,                       "cuCtxAttach",                  2000,  kNone,      Context*, unsigned)    \
   X(cuCtxDetach,                       "cuCtxDetach",                  2000,  kNone,      Context)              \
   X(cuCtxDestroy,                      "cuCtxDestroy",                 2000,  kNone,      Context)              \

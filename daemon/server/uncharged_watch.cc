@@ -83,8 +83,35 @@ std::string UnchargedWatch::ProgramOf(std::int64_t pid) const {
   return name.empty() ? "a program that has ended" : name;
 }
 
+std::string UnchargedWatch::ReasonOf(const CardObserver::Uncharged& use) const {
+  bool is_attached = false;
+  std::uint64_t told = 0;  // by the program, which may tell anything
+  for (const std::shared_ptr<SessionState>& session : sessions_.All()) {
+    if (session->process().pid != use.pid || session->process().IsGone()) continue;
+    is_attached = true;
+    told = std::max(told, session->client_page()->kernel_heap.load(std::memory_order_relaxed));
+  }
+  if (!is_attached) {
+    return "the program has no session with lgpud: it reaches the driver past lgpu, and none of its memory "
+           "is "
+           "charged";
+  }
+  const Bytes heap = std::min(Bytes(told), use.beside);
+  const std::string of_heap = absl::StrCat(FormatBytes(heap),
+                                           " of it are the heap of malloc in kernels, as the program has set "
+                                           "it (cuCtxSetLimit, cudaDeviceSetLimit)");
+  if (heap + use.allowed >= use.beside) return of_heap;
+  constexpr char kLikely[] = "a large context or much code, variables of kernels (globals), stacks";
+  if (heap > Bytes(0)) {
+    return absl::StrCat(of_heap, "; likely causes of the rest: ", kLikely,
+                        ", or allocations that bypass lgpu");
+  }
+  return absl::StrCat("likely causes: ", kLikely,
+                      ", the heap of malloc in kernels, or allocations that bypass lgpu");
+}
+
 void UnchargedWatch::Act(const CardObserver::Uncharged& use, LeaseKey lease) {
-  const std::string program = ProgramOf(use.pid);  // before it may be killed
+  const std::string program = ProgramOf(use.pid), reason = ReasonOf(use);  // before it may be killed
   std::string text = absl::StrCat("uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
                                   " beyond its charges and chunks, which is more than ",
                                   FormatBytes(use.allowed), " (memory.overhead_allowance) plus 64MiB");
@@ -101,11 +128,7 @@ void UnchargedWatch::Act(const CardObserver::Uncharged& use, LeaseKey lease) {
                                            : absl::StrCat(": lgpud could not kill it (", failure,
                                                           "; docs/configuration.md, memory.on_uncharged)"));
   }
-  absl::StrAppend(
-      &text,
-      "; likely causes: a large context or much code, variables of kernels (globals), stacks, the "
-      "heap of malloc in kernels, or allocations that bypass lgpu; if the program needs this memory, "
-      "raise memory.overhead_allowance");
+  absl::StrAppend(&text, "; ", reason, "; if the program needs this memory, raise memory.overhead_allowance");
   leases_.TellOf(lease, [&](const LeaseEvents& events, const Lease& of) {
     events.Uncharged(of, use.pid, program, text);
   });

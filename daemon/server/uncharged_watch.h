@@ -30,6 +30,8 @@ class UnchargedWatch {
   LeaseKey LeaseOf(std::int64_t pid) const;
   /// The command of an attached program, else the kernel's name of the process.
   std::string ProgramOf(std::int64_t pid) const;
+  /// What the memory is, as far as that is known, as a part of the report.
+  std::string ReasonOf(const CardObserver::Uncharged& use) const;
   void Act(const CardObserver::Uncharged& use, LeaseKey lease);
 
   Broker& broker_;

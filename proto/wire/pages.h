@@ -92,7 +92,8 @@ struct ClientPage {
   /// The tick in which the program last submitted work to a GPU or waited for some, or joined. 0: it does not
   /// tell.
   std::atomic<std::uint64_t> last_use;
-  std::array<std::atomic<std::uint64_t>, 2> reserved;
+  std::atomic<std::uint64_t> kernel_heap;  // bytes that the program has set for malloc in kernels
+  std::array<std::atomic<std::uint64_t>, 1> reserved;
   std::array<Device, kMaxDevices> devices;
   std::array<OpName, kMaxOps> op_names;
   PlacementRing ring;

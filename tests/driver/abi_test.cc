@@ -16,6 +16,7 @@ namespace {
 #if CUDA_VERSION >= 13000
 static_assert(kAllocationManaged == CU_MEM_ALLOCATION_TYPE_MANAGED);
 #endif
+static_assert(kLimitKernelHeap == CU_LIMIT_MALLOC_HEAP_SIZE);
 static_assert(kPoolReservedCurrent == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 static_assert(kGraphUpload == CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
 static_assert(offsetof(CUDA_GRAPH_INSTANTIATE_PARAMS, flags) == 0);

@@ -343,6 +343,17 @@ const std::map<std::string, std::function<std::string(std::istringstream&)>> kVe
        void* module = nullptr;
        return Answer(Call("cuModuleLoadData", 2000, &module, static_cast<const void*>(image.c_str())));
      }},
+    {"lookup_v2",
+     [](std::istringstream& words) {  // of a name: the result, what was found, and whether it is the symbol
+       std::string name, symbol;
+       words >> name >> symbol;
+       void* address = &words;
+       int found = -1;
+       const Result result = Call("cuGetProcAddress_v2", "cuGetProcAddress", 12000, name.c_str(), &address,
+                                  12000, Flags64{0}, &found);
+       const bool is_same = address == Find(symbol.c_str(), name.c_str(), 12000);
+       return "ok " + std::to_string(result) + " " + std::to_string(found) + (is_same ? " same" : " other");
+     }},
     {"close_and_open", [](std::istringstream&) { return CloseAndOpen(); }},
     {"check_own", [](std::istringstream&) { return CheckOwn(); }},
 };

@@ -57,6 +57,8 @@ for name, real in NEEDED.items():
     dynamic = run("readelf", "-dW", str(library))
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
     check(real <= needed and needed - real <= GLIBC, f"{name} needs {sorted(needed)}")
+    # Each library that it needs would be mapped at each start of a program.
+    check(real or needed == {"libc.so.6"}, f"{name} needs {sorted(needed)}, and not libc alone")
     check(not real or re.search(r"\(RUNPATH\).*\[\$ORIGIN\]", dynamic), f"{name} has no RUNPATH $ORIGIN")
     versions = set(re.findall(r"Name: (\w+?)_([\w.]+)", run("readelf", "-VW", str(library))))
     check(versions, f"{name}: readelf lists no versions")

@@ -188,6 +188,23 @@ TEST_F(SurroundingsTest, ADriverOlderThanTheShimIsLimitedInTheCallsThatItHas) {
   End(*client);
 }
 
+TEST_F(SurroundingsTest, ADriverWithoutTheSecondFormOfLookUpsAnswersThemByTheFirst) {
+  machine_.state().driver_version = 11040;
+  StartDriver(LGPU_DRIVER_WITHOUT_LOOKUP_V2);
+  auto bare = StartProgram({Client("dlopen"), "dlopen", LGPU_DRIVER_WITHOUT_LOOKUP_V2}, driver_);
+  EXPECT_EQ(Ask(*bare, "lookup_v2 cuMemAlloc cuMemAlloc_v2"), "ok -1 -1 other") << "the call is not there";
+  End(*bare);
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"}, driver_);
+  EXPECT_EQ(Ask(*client, "lookup_v2 cuMemAlloc cuMemAlloc_v2"), "ok 0 0 same") << "the shim's";
+  EXPECT_EQ(Ask(*client, "lookup_v2 cuGetProcAddress cuGetProcAddress"), "ok 0 0 same")
+      << "the form that the driver has";
+  EXPECT_EQ(Ask(*client, "lookup_v2 cuCtxGetDevice cuCtxGetDevice"), "ok 0 0 same") << "the driver's own";
+  EXPECT_EQ(Ask(*client, "lookup_v2 cuNoSuchCall cuNoSuchCall"), "ok 0 1 same") << "there is none";
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2");
+  End(*client);
+}
+
 TEST_F(SurroundingsTest, ADriverNewerThanTheShimIsLimitedWhereItIsKnownAndDoctorNamesTheRest) {
   StartDriver(LGPU_NEWER_DRIVER);
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"}, driver_);

@@ -115,17 +115,68 @@ class WatchedTest : public UnchargedTest {
 };
 
 TEST_F(WatchedTest, MemoryThatNoCallAsksForBySizeIsReportedWithTheReason) {
+  constexpr char kHeap[] =
+      "MiB of it are the heap of malloc in kernels, as the program has set it "
+      "(cuCtxSetLimit, cudaDeviceSetLimit)";
   StartMachine();
-  for (const char* const ask : {"heap", "globals"}) {
+  const auto report_after = [&](const std::vector<std::string>& asks) {
     auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
-    EXPECT_EQ(Ask(*client, absl::StrCat(ask, " ", 768 * kMiB)), "ok");
+    for (const std::string& ask : asks) EXPECT_EQ(Ask(*client, ask), "ok");
     EXPECT_TRUE(Eventually([&] { return client->Errors().find(kReport) != std::string::npos; }))
-        << ask << client->Errors();
-    EXPECT_THAT(client->Errors(), ::testing::AllOf(HasSubstr("driver_client"), HasSubstr("heap of malloc"),
-                                                   HasSubstr("globals")));
+        << asks[0] << client->Errors();
+    EXPECT_THAT(client->Errors(), HasSubstr("driver_client"));
     EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok") << "it is reported alone";
     End(*client);
-  }
+    return client->Errors();
+  };
+  const std::string heap = absl::StrCat("heap ", 768 * kMiB), globals = absl::StrCat("globals ", 768 * kMiB);
+  EXPECT_THAT(report_after({heap}),
+              ::testing::AllOf(HasSubstr(absl::StrCat("; 768.00", kHeap)), Not(HasSubstr("globals"))));
+  EXPECT_THAT(report_after({globals}), HasSubstr("likely causes: a large context or much code, variables of "
+                                                 "kernels (globals)"));
+  // A heap that is allowed by itself.
+  EXPECT_THAT(report_after({absl::StrCat("heap ", 100 * kMiB), globals}),
+              HasSubstr(absl::StrCat("; 100.00", kHeap, "; likely causes of the rest: ")));
+}
+
+TEST_F(WatchedTest, TheHeapOfAContextThatIsGoneIsNoReason) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("heap ", 100 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "leave_context"), "ok");
+  EXPECT_EQ(Ask(*client, "release_primary"), "ok");
+  EXPECT_EQ(Ask(*client, "retain_primary"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("globals ", 768 * kMiB)), "ok");
+  EXPECT_TRUE(Eventually([&] { return client->Errors().find(kReport) != std::string::npos; }))
+      << client->Errors();
+  EXPECT_THAT(client->Errors(), HasSubstr("; likely causes: "));
+  End(*client);
+}
+
+TEST_F(WatchedTest, AProgramThatComesPastTheShimIsReportedAsOneWithoutASession) {
+  StartMachine();
+  const std::string real = std::filesystem::path(FakeDriver()).parent_path().string();
+  auto client = Start("16MiB", {"/usr/bin/env", "-u", "LD_PRELOAD", absl::StrCat("LD_LIBRARY_PATH=", real),
+                                Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 768 * kMiB)), "ok");
+  EXPECT_TRUE(Eventually([&] { return client->Errors().find(kReport) != std::string::npos; }))
+      << client->Errors();
+  EXPECT_THAT(client->Errors(), HasSubstr("the program has no session with lgpud: it reaches the driver past "
+                                          "lgpu"));
+  End(*client);
+}
+
+TEST_F(WatchedTest, WithoutNvmlNoProgramIsReportedAndDoctorSaysSo) {
+  machine_.state().nvml_absent = true;
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto client = StartIn(lease);
+  EXPECT_EQ(Ask(*client, absl::StrCat("heap ", 768 * kMiB)), "ok");
+  EXPECT_EQ(Stats().cards(0).overhead_bytes(), 0u) << "nothing is set aside";
+  EXPECT_THAT(Run({"doctor", "--no-self-test"}).out,
+              HasSubstr("without NVML lgpud cannot see memory that programs use beyond their charges"));
+  EXPECT_THAT(Events(lease), Not(HasSubstr("beyond its charges")));
+  End(*client);
 }
 
 TEST_F(WatchedTest, ACommandThatHasToAttachIsReportedToo) {
