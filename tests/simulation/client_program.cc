@@ -13,9 +13,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// lgpud may be away for this long, and threads of the machine may stand still now and then.
-constexpr std::chrono::seconds kPatience{8};
-
 }  // namespace
 
 void ClientProgram::Run() {
@@ -98,7 +95,7 @@ void ClientProgram::Grow(std::mt19937_64& random) {
   const auto asked_at = steady_clock::now();
   const absl::StatusOr<std::vector<Chunk>> granted = source_->Grow(request);
   const auto took = steady_clock::now() - asked_at;
-  if (took > request.timeout + kPatience) {
+  if (took > request.timeout + options_.patience(took)) {
     options_.fail(absl::StrCat("a Grow with ", request.timeout.count() / 1'000'000, " ms took ",
                                took / milliseconds(1), " ms: ", granted.status().ToString()));
   }

@@ -2,6 +2,7 @@
 #define LGPU_TESTS_SIMULATION_CLIENT_PROGRAM_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +26,8 @@ class ClientProgram {
     std::string directory;  // lgpud's
     std::string lease;
     Bytes card;
+    /// How long after its time an answer may come that took so long.
+    std::function<std::chrono::nanoseconds(std::chrono::nanoseconds took)> patience;
     /// What cannot be right. Does not return.
     std::function<void(const std::string& what)> fail;
   };

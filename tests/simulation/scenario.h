@@ -43,6 +43,8 @@ class Scenario {
   };
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
   bool OneIn(std::uint64_t n) { return Below(n) == 0; }
+  /// For an answer of a request that took so long: a short time where all that could delay it is lgpud.
+  std::chrono::nanoseconds PatienceFor(std::chrono::nanoseconds took) const;
   [[noreturn]] void Fail(const std::string& what);
   void Sleep(std::chrono::nanoseconds time);
   /// Starts an lgpud and, with `waits`, waits until it serves.
@@ -74,6 +76,7 @@ class Scenario {
   bool had_faults_ = false;  // the present lgpud
   std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;
   std::vector<Client> clients_, past_clients_;
+  Time disturbed_at_{0};  // lgpud was not there, or a program was stopped; max: so it is now
   Counts counts_;
 };
 

@@ -92,6 +92,8 @@ class Scheduler {
   /// Whether a thread of that number lives.
   bool Lives(std::uint32_t number) const { return by_number_.contains(number); }
 
+  /// Threads of this run stand still now and then.
+  bool stalls() const { return stall_one_in_ != 0; }
   Time now() const { return now_; }
   std::uint64_t steps() const { return steps_; }
   /// Of all steps so far: equal for equal runs.
