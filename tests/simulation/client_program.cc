@@ -17,7 +17,10 @@ using std::chrono::steady_clock;
 
 void ClientProgram::Run() {
   while (!is_finishing_) {
+    AwaitGo();
+    ++at_work_;
     Open();
+    --at_work_;
     if (lease_ == nullptr) {
       std::this_thread::sleep_for(milliseconds(1 + Below(50)));
       continue;
@@ -28,8 +31,15 @@ void ClientProgram::Run() {
     for (std::uint64_t i = 0; i < threads; ++i) start();
     Work(random_());
     for (std::thread& thread : others) thread.join();
+    AwaitGo();
+    ++at_work_;
     Close();
+    --at_work_;
   }
+}
+
+void ClientProgram::AwaitGo() {
+  while (is_paused_ && !is_finishing_) std::this_thread::sleep_for(milliseconds(10));
 }
 
 // One thread of the program.
@@ -37,17 +47,31 @@ void ClientProgram::Work(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const std::uint64_t deeds = 1 + random() % 60;
   for (std::uint64_t i = 0; i < deeds && !is_finishing_; ++i) {
-    const std::uint64_t dice = random() % 100;
-    if (dice < 55) {
-      Grow(random);
-    } else if (dice < 95) {
-      GiveBack(1 + random() % 4, random);
-    } else {
-      GiveBack(1000, random);
-    }
+    AwaitGo();
+    ++at_work_;
+    Deed(random);
+    --at_work_;
     const std::uint64_t pause = random() % 4 == 0 ? random() % 500'000 : random() % 5'000;
     std::this_thread::sleep_for(std::chrono::microseconds(pause));
   }
+}
+
+void ClientProgram::Deed(std::mt19937_64& random) {
+  const std::uint64_t dice = random() % 100;
+  if (dice < 55) {
+    Grow(random);
+  } else if (dice < 95) {
+    GiveBack(1 + random() % 4, random);
+  } else {
+    GiveBack(1000, random);
+  }
+}
+
+Bytes ClientProgram::held() {
+  Bytes sum;
+  MutexLock lock(mutex_);
+  for (const Chunk& chunk : held_) sum += chunk.bytes;
+  return sum;
 }
 
 void ClientProgram::Judge(const char* call, const absl::Status& status) {
@@ -76,7 +100,7 @@ std::vector<ChunkId> ClientProgram::Take(std::size_t at_most, std::mt19937_64& r
   MutexLock lock(mutex_);
   while (!held_.empty() && chunks.size() < at_most) {
     std::swap(held_[random() % held_.size()], held_.back());
-    chunks.push_back(held_.back());
+    chunks.push_back(held_.back().id);
     held_.pop_back();
   }
   return chunks;
@@ -106,10 +130,12 @@ void ClientProgram::Grow(std::mt19937_64& random) {
   MutexLock lock(mutex_);
   for (const Chunk& chunk : *granted) {
     sum += chunk.bytes;
-    if (std::find(held_.begin(), held_.end(), chunk.id) != held_.end()) {
+    const bool is_known =
+        std::any_of(held_.begin(), held_.end(), [&](const Chunk& held) { return held.id == chunk.id; });
+    if (is_known) {
       options_.fail(absl::StrCat("chunk ", chunk.id.value, " is granted to a program that has it"));
     }
-    held_.push_back(chunk.id);
+    held_.push_back(chunk);
   }
   if (sum < at_least) {
     options_.fail(absl::StrCat("a grant of ", sum.count(), " bytes for ", at_least.count()));

@@ -36,12 +36,21 @@ class ClientProgram {
   /// The body of the process: random deeds until Finish, then closes.
   void Run();
   void Finish() { is_finishing_ = true; }
+  /// With `on` its threads begin nothing new.
+  void Pause(bool on) { is_paused_ = on; }
+  /// No thread does anything but answer requests for idle memory.
+  bool is_at_rest() const { return at_work_ == 0; }
+  /// The memory that it was granted and has not given back.
+  Bytes held();
+  const std::string& lease() const { return options_.lease; }
   std::uint64_t grants() const { return grants_; }
   std::uint64_t refusals() const { return refusals_; }
 
  private:
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
   void Work(std::uint64_t seed);
+  void Deed(std::mt19937_64& random);
+  void AwaitGo();
   void Open();
   void Grow(std::mt19937_64& random);
   void GiveBack(std::size_t at_most, std::mt19937_64& random);
@@ -54,12 +63,13 @@ class ClientProgram {
 
   const Options options_;
   std::mt19937_64 random_;
-  std::atomic<bool> is_finishing_ = false;
+  std::atomic<bool> is_finishing_ = false, is_paused_ = false;
+  std::atomic<int> at_work_ = 0;  // threads
   std::unique_ptr<Lease> lease_;
   std::unique_ptr<RegionSource> source_;
   std::mt19937_64 trim_random_{options_.seed + 1};  // of the session's thread
   Mutex mutex_;
-  std::vector<ChunkId> held_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Chunk> held_ ABSL_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> grants_ = 0, refusals_ = 0;
 };
 

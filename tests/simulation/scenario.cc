@@ -25,6 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr Bytes kUnit = 2_MiB;
+constexpr std::uint64_t kNever = ~std::uint64_t{0};  // of MachineProcess::dies_at_step
 // Programs end, and memory comes back, within this much simulated time.
 constexpr seconds kEndPatience{120};
 
@@ -95,6 +96,7 @@ void Scenario::Run() {
   while (scheduler_.now() < end) {
     Sleep(std::chrono::microseconds(Below(200'000 * calm)));
     Strike();
+    if (OneIn(6)) Settle();
     DropDead();
     while (clients_.size() < programs) SpawnClient();
   }
@@ -275,13 +277,60 @@ void Scenario::Resize() {
   }
 }
 
+void Scenario::Settle() {
+  daemon_process_->dies_at_step = kNever;
+  AwaitDaemon();
+  for (const Client& client : clients_) {
+    client.process->dies_at_step = kNever;
+    client.program->Pause(true);
+  }
+  const auto is_at_rest = [](const Client& client) {
+    return !client.process->is_alive || client.program->is_at_rest();
+  };
+  const Time deadline = scheduler_.now() + seconds(60);
+  std::string difference = "programs are at work still";
+  while (!difference.empty()) {
+    if (scheduler_.now() > deadline) Fail(absl::StrCat("programs rest for long, and ", difference));
+    Sleep(milliseconds(200));
+    if (std::all_of(clients_.begin(), clients_.end(), is_at_rest)) difference = Difference();
+  }
+  for (const Client& client : clients_) client.program->Pause(false);
+}
+
+std::string Scenario::Difference() {
+  const Broker* const broker = ServingBroker();
+  if (broker == nullptr) return "lgpud is gone";
+  for (const std::string& name : leases_) {
+    v1::Lease lease;
+    const absl::Status got = CallControl([&](daemon::LeaseTable& table) -> absl::Status {
+      LGPU_ASSIGN_OR_RETURN(lease, table.Get(Root(), name));
+      return absl::OkStatus();
+    });
+    if (!got.ok()) return absl::StrCat("lease ", name, ": ", got.ToString());
+    const std::optional<Broker::DeviceInfo> device = broker->Find(LogicalId{lease.devices(0).id()});
+    if (!device) return absl::StrCat("lease ", name, " has no device");
+    Bytes held;
+    for (const Client& client : clients_) {
+      if (client.process->is_alive && client.program->lease() == name) held += client.program->held();
+    }
+    // A preallocated device has spare chunks beside those of programs.
+    const bool is_preallocated = lease.devices(0).mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE;
+    const bool is_right = is_preallocated ? held <= device->held : held == device->held;
+    if (!is_right) {
+      return absl::StrCat("programs of ", name, " hold ", held.count(), " bytes, the ledger has ",
+                          device->held.count());
+    }
+  }
+  return "";
+}
+
 void Scenario::End() {
   scheduler_.Note("the end begins");
   for (Client& client : clients_) {
     Processes::Get().Continue(*client.process);
     client.program->Finish();
   }
-  daemon_process_->dies_at_step = ~std::uint64_t{0};
+  daemon_process_->dies_at_step = kNever;
   if (!daemon_process_->is_alive) StartDaemon(/*waits=*/false);
   AwaitDaemon();
   const Time deadline = scheduler_.now() + kEndPatience;

@@ -58,6 +58,10 @@ class Scenario {
   void StrikeDaemon();
   void StrikeClient();
   void Resize();
+  /// Lets all programs rest, and compares what they hold with the ledger.
+  void Settle();
+  /// The first difference; empty: none.
+  std::string Difference();
   void End();
   void AwaitMemoryBack();
   void RemoveLeases();
