@@ -78,7 +78,7 @@ void Scenario::Fail(const std::string& what) {
 
 std::chrono::nanoseconds Scenario::PatienceFor(std::chrono::nanoseconds took) const {
   // Programs are asked for idle memory for a second; a thread may stand still for 400 ms in some seeds.
-  const bool is_calm = !scheduler_.stalls() && daemon_->serves() && scheduler_.now() - took > disturbed_at_;
+  const bool is_calm = !scheduler_.stalls() && Serves() && scheduler_.now() - took > disturbed_at_;
   return is_calm ? milliseconds(1500) : seconds(8);
 }
 
@@ -115,7 +115,7 @@ void Scenario::StartDaemon(bool waits) {
 
 void Scenario::AwaitDaemon() {
   const Time deadline = scheduler_.now() + seconds(30);
-  while (!daemon_->serves()) {
+  while (!Serves()) {
     if (!daemon_process_->is_alive) {
       if (!daemon_->status().ok() && !had_faults_) {
         Fail(absl::StrCat("lgpud does not start: ", daemon_->status().ToString()));
@@ -204,7 +204,7 @@ void Scenario::Strike() {
   } else {
     Resize();
   }
-  if (daemon_->serves() || !OneIn(5)) AwaitDaemon();
+  if (Serves() || OneIn(3)) AwaitDaemon();
 }
 
 void Scenario::StrikeDaemon() {
@@ -331,7 +331,6 @@ void Scenario::End() {
     client.program->Finish();
   }
   daemon_process_->dies_at_step = kNever;
-  if (!daemon_process_->is_alive) StartDaemon(/*waits=*/false);
   AwaitDaemon();
   const Time deadline = scheduler_.now() + kEndPatience;
   for (DropDead(); !clients_.empty(); DropDead()) {

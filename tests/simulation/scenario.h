@@ -50,6 +50,7 @@ class Scenario {
   /// Starts an lgpud and, with `waits`, waits until it serves.
   void StartDaemon(bool waits);
   void AwaitDaemon();
+  bool Serves() const { return daemon_process_->is_alive && daemon_->serves(); }
   void MakeLeases();
   void SpawnClient();
   void DropDead();
