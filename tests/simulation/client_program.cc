@@ -126,6 +126,7 @@ void ClientProgram::Grow(std::mt19937_64& random) {
   Judge("Grow", granted.status());
   if (!granted.ok()) return;
   ++grants_;
+  if (took > milliseconds(10)) ++waits_;
   Bytes sum;
   MutexLock lock(mutex_);
   for (const Chunk& chunk : *granted) {

@@ -44,6 +44,8 @@ class ClientProgram {
   Bytes held();
   const std::string& lease() const { return options_.lease; }
   std::uint64_t grants() const { return grants_; }
+  /// Grants that came after more than 10 ms.
+  std::uint64_t waits() const { return waits_; }
   std::uint64_t refusals() const { return refusals_; }
 
  private:
@@ -70,7 +72,7 @@ class ClientProgram {
   std::mt19937_64 trim_random_{options_.seed + 1};  // of the session's thread
   Mutex mutex_;
   std::vector<Chunk> held_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<std::uint64_t> grants_ = 0, refusals_ = 0;
+  std::atomic<std::uint64_t> grants_ = 0, waits_ = 0, refusals_ = 0;
 };
 
 }  // namespace lgpu::simulation

@@ -79,7 +79,8 @@ int RunSeed(const Arguments& arguments, std::uint64_t seed) {
         const Scenario::Counts& counts = scenario.counts();
         std::printf(
             "seed %llu: %.1f s of the machine's time, %llu steps, trace %016llx; %llu programs, %llu "
-            "killed; lgpud killed %llu times, stopped %llu times; %llu grants, %llu refusals, %llu "
+            "killed; lgpud killed %llu times, stopped %llu times; %llu grants, %llu after a wait, %llu "
+            "refusals, %llu "
             "checks\n",
             static_cast<unsigned long long>(seed), std::chrono::duration<double>(scheduler.now()).count(),
             static_cast<unsigned long long>(scheduler.steps()),
@@ -88,8 +89,8 @@ int RunSeed(const Arguments& arguments, std::uint64_t seed) {
             static_cast<unsigned long long>(counts.client_deaths),
             static_cast<unsigned long long>(counts.daemon_deaths),
             static_cast<unsigned long long>(counts.daemon_stops),
-            static_cast<unsigned long long>(counts.grants), static_cast<unsigned long long>(counts.refusals),
-            static_cast<unsigned long long>(counts.checks));
+            static_cast<unsigned long long>(counts.grants), static_cast<unsigned long long>(counts.waits),
+            static_cast<unsigned long long>(counts.refusals), static_cast<unsigned long long>(counts.checks));
       });
   std::fflush(stdout);
   RemoveFolder(folder);

@@ -149,14 +149,17 @@ void Scenario::Check() {
 }
 
 void Scenario::MakeLeases() {
-  const std::uint64_t count = 1 + Below(3);
+  const std::uint64_t count = 1 + Below(4);
   for (std::uint64_t i = 0; i < count; ++i) {
     v1::CreateLeaseRequest request;
     request.set_name(absl::StrCat("lease", i));
     request.set_lasting(true);
     v1::LogicalDeviceSpec& device = *request.add_devices();
     const bool is_preallocated = OneIn(4);
-    const Bytes limit = is_preallocated ? kUnit * (1 + Below(4)) : kUnit * (4 + Below(card_ / kUnit - 4));
+    // Leases that may have the whole card compete for it.
+    const Bytes limit = is_preallocated ? kUnit * (1 + Below(4))
+                        : OneIn(3)      ? kUnit * (4 + Below(card_ / kUnit - 4))
+                                        : card_;
     device.set_memory_limit_bytes(limit.count());
     device.set_mode(is_preallocated ? v1::LogicalDeviceSpec::MODE_PREALLOCATE
                                     : v1::LogicalDeviceSpec::MODE_GROWTH);
@@ -190,6 +193,7 @@ void Scenario::DropDead() {
     }
     counts_.grants += client->program->grants();
     counts_.refusals += client->program->refusals();
+    counts_.waits += client->program->waits();
     past_clients_.push_back(std::move(*client));
     client = clients_.erase(client);
   }

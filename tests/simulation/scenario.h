@@ -27,7 +27,7 @@ class Scenario {
     std::string folder;                 // for lgpud's files; empty at the start
   };
   struct Counts {
-    std::uint64_t daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0, grants = 0,
+    std::uint64_t daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0, grants = 0, waits = 0,
                   refusals = 0, checks = 0;
   };
   Scenario(const Options& options, Scheduler& scheduler);
