@@ -92,11 +92,14 @@ void Scenario::Run() {
   const auto length =
       options_.length.count() != 0 ? options_.length : std::chrono::nanoseconds(seconds(2 + Below(8)));
   const Time end = scheduler_.now() + length;
-  const std::uint64_t calm = 1 + Below(5);
+  // From a storm, in which lgpud hardly comes to serve, to a quiet day.
+  constexpr std::uint64_t kMostPauses[] = {20'000, 100'000, 300'000, 1'000'000};
+  const std::uint64_t pause = kMostPauses[Below(std::size(kMostPauses))];
+  daemon_strikes_ = 1 + Below(7);
   while (scheduler_.now() < end) {
-    Sleep(std::chrono::microseconds(Below(200'000 * calm)));
+    Sleep(std::chrono::microseconds(Below(pause)));
     Strike();
-    if (OneIn(6)) Settle();
+    if (OneIn(10)) Settle();
     DropDead();
     while (clients_.size() < programs) SpawnClient();
   }
@@ -201,9 +204,9 @@ void Scenario::DropDead() {
 
 void Scenario::Strike() {
   const std::uint64_t dice = Below(10);
-  if (dice < 3) {
+  if (dice < daemon_strikes_) {
     StrikeDaemon();
-  } else if (dice < 8) {
+  } else if (!OneIn(4)) {
     StrikeClient();
   } else {
     Resize();

@@ -75,6 +75,7 @@ class Scenario {
   std::mt19937_64 random_;
   daemon::Config config_;
   Bytes card_;
+  std::uint64_t daemon_strikes_ = 0;  // of 10
   std::vector<std::string> leases_;
   std::unique_ptr<DaemonProgram> daemon_;
   MachineProcess* daemon_process_ = nullptr;
