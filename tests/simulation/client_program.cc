@@ -45,20 +45,22 @@ void ClientProgram::AwaitGo() {
 // One thread of the program.
 void ClientProgram::Work(std::uint64_t seed) {
   std::mt19937_64 random(seed);
+  // A thread that grows waits while lgpud is away. One that only gives back goes on.
+  const std::uint64_t grows = random() % 3 == 0 ? 0 : 55;
   const std::uint64_t deeds = 1 + random() % 60;
   for (std::uint64_t i = 0; i < deeds && !is_finishing_; ++i) {
     AwaitGo();
     ++at_work_;
-    Deed(random);
+    Deed(grows, random);
     --at_work_;
     const std::uint64_t pause = random() % 4 == 0 ? random() % 500'000 : random() % 5'000;
     std::this_thread::sleep_for(std::chrono::microseconds(pause));
   }
 }
 
-void ClientProgram::Deed(std::mt19937_64& random) {
+void ClientProgram::Deed(std::uint64_t grows, std::mt19937_64& random) {
   const std::uint64_t dice = random() % 100;
-  if (dice < 55) {
+  if (dice < grows) {
     Grow(random);
   } else if (dice < 95) {
     GiveBack(1 + random() % 4, random);

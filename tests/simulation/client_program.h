@@ -51,7 +51,8 @@ class ClientProgram {
  private:
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
   void Work(std::uint64_t seed);
-  void Deed(std::mt19937_64& random);
+  /// Of 100 deeds `grows` ask for memory.
+  void Deed(std::uint64_t grows, std::mt19937_64& random);
   void AwaitGo();
   void Open();
   void Grow(std::mt19937_64& random);

@@ -185,6 +185,7 @@ void Scenario::SpawnClient() {
                              .fail = [this](const std::string& what) { Fail(what); }});
   client.process =
       &Processes::Get().Start("program", 0, [program = client.program.get()] { program->Run(); });
+  if (OneIn(5)) client.process->dies_at_step = Below(600);  // while it connects and attaches
   ++counts_.clients;
 }
 

@@ -51,7 +51,7 @@ SimulatedThread& Scheduler::Self() { return *self; }
 
 Scheduler::Scheduler(const Options& options) : options_(options), random_(options.seed) {
   constexpr std::uint64_t kSwitches[] = {2, 4, 10, 40, 200};
-  constexpr std::uint64_t kStalls[] = {0, 0, 3000, 500};
+  constexpr std::uint64_t kStalls[] = {0, 0, 3000, 500, 100};
   switch_one_in_ = kSwitches[Below(std::size(kSwitches))];
   stall_one_in_ = kStalls[Below(std::size(kStalls))];
 }
