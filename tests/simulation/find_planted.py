@@ -1,38 +1,91 @@
-"""Plants the bugs of tests/simulation/planted into a copy of the tree, one by one, and has lgpu_simulation find them.
+"""Plants the bugs of tests/simulation/planted, one by one, and has lgpu_simulation find each by fresh seeds.
 
-usage: find_planted.py ROOT FOLDER [--cpu-seconds S] [PATCH ...]
-FOLDER gets the copy and its build; a later run goes on with them. Without PATCH: all.
+usage: find_planted.py BUILD [--cpu-seconds S] [PATCH ...]
+BUILD is a build folder in which lgpu_simulation is built. A patch is applied to a copy of the one file that it names; the
+object with that file is built as in BUILD, and linked in front of the libraries. Neither the tree nor BUILD changes.
+Without PATCH: all.
 Exit code 0: every bug was found; 1: one was not found, or its patch does not apply any more."""
 
 import argparse
-import filecmp
 import pathlib
+import re
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PLANTED = ROOT / "tests/simulation/planted"
 
 
-def copy_tree(root, tree):
-    """The files of the tree as they are, without what git ignores. Files that did not change keep their times."""
-    files = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard"],
-                           capture_output=True, text=True, check=True).stdout
-    for name in files.splitlines():
-        source, target = pathlib.Path(root) / name, tree / name
-        if not source.is_file() or (target.is_file() and filecmp.cmp(source, target, shallow=False)):
+def apply(patch, folder):
+    """A copy of the file that the patch names, with the bug."""
+    names = re.findall(r"^\+\+\+ b/(\S+)$", patch.read_text(), re.MULTILINE)
+    if len(names) != 1:
+        sys.exit(f"{patch.name} names {len(names)} files; a planted patch changes one")
+    copy = folder / names[0]
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / names[0], copy)
+    done = subprocess.run(["patch", "--strip=1", "--batch", "--fuzz=0", "--directory", folder, "--input", patch],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{patch.name} does not apply any more:\n{done.stdout}")
+    return ROOT / names[0], copy
+
+
+def commands(build, target):
+    done = subprocess.run(["ninja", "-C", build, "-t", "commands", target], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def source_with(command, build, file):
+    """The source of a compilation that has the file, by itself or in a group of files."""
+    words = shlex.split(command)
+    if "-c" not in words:
+        return None
+    source = pathlib.Path(words[words.index("-c") + 1])
+    if source == file:
+        return source
+    is_group = source.suffix == ".cxx" and source.is_relative_to(build)
+    return source if is_group and f'#include "{file}"' in source.read_text().splitlines() else None
+
+
+def compile_planted(build, target, file, copy):
+    """The object of the file's copy, as the build makes it."""
+    for command in commands(build, target):
+        source = source_with(command, build, file)
+        if source is None:
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)
+        planted = copy
+        if source != file:
+            planted = copy.parent / "group.cxx"
+            planted.write_text(source.read_text().replace(f'"{file}"', f'"{copy}"'))
+        words = shlex.split(command)
+        words[words.index("-c") + 1] = str(planted)
+        for flag, suffix in (("-o", ".o"), ("-MF", ".d")):
+            words[words.index(flag) + 1] = str(copy) + suffix
+        subprocess.run(words, cwd=build, check=True)
+        return str(copy) + ".o"
+    sys.exit(f"{target} has no object of {file}")
 
 
-def build(tree):
-    folder = tree / "build"
-    if not (folder / "build.ninja").exists():
-        subprocess.run(["cmake", "-S", tree, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-                        "-DLGPU_CUDA=OFF", "-DLGPU_BENCHMARKS=OFF", "-DLGPU_EXAMPLES=OFF"],
-                       check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["ninja", "-C", folder, "lgpu_simulation"], check=True, stdout=subprocess.DEVNULL)
-    return folder / "tests/simulation/lgpu_simulation"
+def link_planted(build, target, planted_object, program):
+    """The target with the object in front of the libraries, of which the linker then takes none that has the same."""
+    command = commands(build, target)[-1]
+    words = shlex.split(command.removeprefix(": && ").removesuffix(" && :"))
+    out = words.index("-o")
+    words[out:out + 2] = [planted_object, "-o", str(program)]
+    subprocess.run(words, cwd=build, check=True)
+
+
+def plant(build, target, patch, folder):
+    """The target with the patch's bug."""
+    file, copy = apply(patch, folder)
+    program = folder / pathlib.Path(target).name
+    link_planted(build, target, compile_planted(build, target, file, copy), program)
+    return program
 
 
 def cpu_time():
@@ -50,36 +103,23 @@ def find(program, most_seconds):
     return None
 
 
-def patch(tree, file, reverse=False):
-    command = ["patch", "--strip=1", "--batch", "--fuzz=0", "--directory", tree, "--input", file]
-    return subprocess.run(command + (["--reverse"] if reverse else []), capture_output=True, text=True)
-
-
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("root")
-    parser.add_argument("folder")
+    parser.add_argument("build")
     parser.add_argument("--cpu-seconds", type=float, default=60)
     parser.add_argument("patches", nargs="*")
     arguments = parser.parse_args()
-    planted = pathlib.Path(arguments.root).resolve() / "tests/simulation/planted"
-    files = [planted / f"{name}.patch" for name in arguments.patches] or sorted(planted.glob("*.patch"))
-    tree = pathlib.Path(arguments.folder).resolve() / "tree"
-    copy_tree(arguments.root, tree)
+    build = pathlib.Path(arguments.build).resolve()
+    patches = [PLANTED / f"{name}.patch" for name in arguments.patches] or sorted(PLANTED.glob("*.patch"))
     failed = False
-    for file in files:
-        applied = patch(tree, file)
-        if applied.returncode != 0:
-            sys.exit(f"{file.name} does not apply any more:\n{applied.stdout}")
-        try:
-            found = find(build(tree), arguments.cpu_seconds)
-        finally:
-            patch(tree, file, reverse=True)
+    for patch in patches:
+        with tempfile.TemporaryDirectory() as folder:
+            found = find(plant(build, "lgpu_simulation", patch, pathlib.Path(folder)), arguments.cpu_seconds)
         if found is None:
-            print(f"{file.stem}: NOT FOUND within {arguments.cpu_seconds:.0f} s of CPU time", flush=True)
+            print(f"{patch.stem}: NOT FOUND within {arguments.cpu_seconds:.0f} s of CPU time", flush=True)
             failed = True
         else:
-            print(f"{file.stem}: found after {found[1]:.1f} s of CPU time: {found[0]}", flush=True)
+            print(f"{patch.stem}: found after {found[1]:.1f} s of CPU time: {found[0]}", flush=True)
     return 1 if failed else 0
 
 
