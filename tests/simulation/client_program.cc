@@ -121,7 +121,7 @@ void ClientProgram::Grow(std::mt19937_64& random) {
   const auto asked_at = steady_clock::now();
   const absl::StatusOr<std::vector<Chunk>> granted = source_->Grow(request);
   const auto took = steady_clock::now() - asked_at;
-  if (took > request.timeout + options_.patience(took)) {
+  if (took > options_.most_time(took, request.timeout)) {
     options_.fail(absl::StrCat("a Grow with ", request.timeout.count() / 1'000'000, " ms took ",
                                took / milliseconds(1), " ms: ", granted.status().ToString()));
   }

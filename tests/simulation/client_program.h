@@ -26,8 +26,9 @@ class ClientProgram {
     std::string directory;  // lgpud's
     std::string lease;
     Bytes card;
-    /// How long after its time an answer may come that took so long.
-    std::function<std::chrono::nanoseconds(std::chrono::nanoseconds took)> patience;
+    /// How long a request with this timeout may take that was answered now and took so long.
+    std::function<std::chrono::nanoseconds(std::chrono::nanoseconds took, std::chrono::nanoseconds timeout)>
+        most_time;
     /// What cannot be right. Does not return.
     std::function<void(const std::string& what)> fail;
   };

@@ -76,10 +76,20 @@ void Scenario::Fail(const std::string& what) {
   std::abort();
 }
 
-std::chrono::nanoseconds Scenario::PatienceFor(std::chrono::nanoseconds took) const {
-  // Programs are asked for idle memory for a second; a thread may stand still for 400 ms in some seeds.
-  const bool is_calm = !scheduler_.stalls() && Serves() && scheduler_.now() - took > disturbed_at_;
-  return is_calm ? milliseconds(1500) : seconds(8);
+Time Scenario::MostTime(Time took, Time timeout) const {
+  if (scheduler_.stalls() || !Serves() || disturbed_at_ == Time::max()) return timeout + seconds(8);
+  // Programs are asked for idle memory for a second.
+  const Time asked_at = scheduler_.now() - took;
+  return std::max(timeout, disturbed_at_ - asked_at) + milliseconds(1500);
+}
+
+void Scenario::StandStill() {
+  const milliseconds at_most(OneIn(2) ? 20 : 500);
+  for (const auto& [pid, process] : Processes::Get().live()) {
+    if (process->pid != Scheduler::Self().process->pid)
+      scheduler_.StandStill(*process, 1 + Below(8), at_most);
+  }
+  if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, scheduler_.now() + at_most);
 }
 
 void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
@@ -99,7 +109,7 @@ void Scenario::Run() {
   while (scheduler_.now() < end) {
     Sleep(std::chrono::microseconds(Below(pause)));
     Strike();
-    if (OneIn(10)) Settle();
+    if (OneIn(6)) Settle();
     DropDead();
     while (clients_.size() < programs) SpawnClient();
   }
@@ -128,7 +138,10 @@ void Scenario::AwaitDaemon() {
     if (scheduler_.now() > deadline) Fail("lgpud does not serve 30 s after its start");
     Sleep(milliseconds(5));
   }
-  if (disturbed_at_ == Time::max()) disturbed_at_ = scheduler_.now();
+  if (disturbed_at_ == Time::max()) {
+    disturbed_at_ = scheduler_.now();
+    StrikeResuming();
+  }
   if (const Broker* const broker = ServingBroker()) {
     WatchMutex([&] { (void)broker->CheckInvariants(); }, [this] { Check(); });
   }
@@ -181,7 +194,7 @@ void Scenario::SpawnClient() {
                              .directory = config_.runtime_dir,
                              .lease = leases_[Below(leases_.size())],
                              .card = card_,
-                             .patience = [this](std::chrono::nanoseconds took) { return PatienceFor(took); },
+                             .most_time = [this](Time took, Time timeout) { return MostTime(took, timeout); },
                              .fail = [this](const std::string& what) { Fail(what); }});
   client.process =
       &Processes::Get().Start("program", 0, [program = client.program.get()] { program->Run(); });
@@ -204,6 +217,7 @@ void Scenario::DropDead() {
 }
 
 void Scenario::Strike() {
+  if (OneIn(3)) StandStill();
   const std::uint64_t dice = Below(10);
   if (dice < daemon_strikes_) {
     StrikeDaemon();
@@ -246,12 +260,20 @@ void Scenario::StrikeDaemon() {
   ++counts_.daemon_deaths;
 }
 
+void Scenario::StrikeResuming() {
+  if (OneIn(2)) return;
+  for (const Client& client : clients_) {
+    MachineProcess& process = *client.process;
+    if (OneIn(4)) process.dies_at_step = process.steps + 1 + Below(150);
+  }
+}
+
 void Scenario::StrikeClient() {
   if (clients_.empty()) return;
   Client& client = clients_[Below(clients_.size())];
   MachineProcess& process = *client.process;
   if (!process.is_alive) return;
-  switch (Below(4)) {
+  switch (Below(5)) {
     case 0:
       process.dies_at_step = process.steps + 1 + Below(2000);
       break;
@@ -264,6 +286,11 @@ void Scenario::StrikeClient() {
       return;
     case 2:
       client.program->Finish();
+      return;
+    case 3:
+      for (const Client& other : clients_) {
+        if (OneIn(2)) Processes::Get().Kill(*other.process);
+      }
       return;
     default:
       Processes::Get().Kill(process);

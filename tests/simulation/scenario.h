@@ -43,8 +43,10 @@ class Scenario {
   };
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
   bool OneIn(std::uint64_t n) { return Below(n) == 0; }
-  /// For an answer of a request that took so long: a short time where all that could delay it is lgpud.
-  std::chrono::nanoseconds PatienceFor(std::chrono::nanoseconds took) const;
+  /// How long a request with this timeout may take that is answered now and took so long.
+  Time MostTime(Time took, Time timeout) const;
+  /// Some threads of all processes stand still for a while.
+  void StandStill();
   [[noreturn]] void Fail(const std::string& what);
   void Sleep(std::chrono::nanoseconds time);
   /// Starts an lgpud and, with `waits`, waits until it serves.
@@ -59,6 +61,8 @@ class Scenario {
   void StrikeDaemon();
   void StrikeClient();
   void Resize();
+  /// Programs that resume their sessions now may die at it.
+  void StrikeResuming();
   /// Lets all programs rest, and compares what they hold with the ledger.
   void Settle();
   /// The first difference; empty: none.
@@ -82,7 +86,8 @@ class Scenario {
   bool had_faults_ = false;  // the present lgpud
   std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;
   std::vector<Client> clients_, past_clients_;
-  Time disturbed_at_{0};  // lgpud was not there, or a program was stopped; max: so it is now
+  // When lgpud was away last, or a program stopped, or threads stood still; max: lgpud is away now.
+  Time disturbed_at_{0};
   Counts counts_;
 };
 

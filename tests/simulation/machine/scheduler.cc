@@ -149,6 +149,8 @@ void Scheduler::JumpToNextDeadline() {
   for (const SimulatedThread* thread : threads_) {
     if (thread->state == SimulatedThread::State::kBlocked && thread->deadline) {
       next = std::min(next, *thread->deadline);
+    } else if (thread->state == SimulatedThread::State::kRunnable && !thread->process->is_stopped) {
+      next = std::min(next, thread->stands_still_until);
     }
   }
   if (next == Time::max()) End("every thread waits, and nothing will wake one:\n" + DescribeThreads());
@@ -160,7 +162,8 @@ SimulatedThread* Scheduler::ChooseNext() {
   while (true) {
     runnable_.clear();
     for (SimulatedThread* thread : threads_) {
-      if (thread->state == SimulatedThread::State::kRunnable && !thread->process->is_stopped) {
+      if (thread->state == SimulatedThread::State::kRunnable && !thread->process->is_stopped &&
+          thread->stands_still_until <= now_) {
         runnable_.push_back(thread);
       }
     }
@@ -287,6 +290,13 @@ void Scheduler::Detach(pthread_t real_thread) {
   }
   LGPU_REAL(pthread_detach);
   real(real_thread);
+}
+
+void Scheduler::StandStill(const MachineProcess& process, std::uint64_t one_in, Time at_most) {
+  for (SimulatedThread* thread : threads_) {
+    if (thread->process != &process || !OneIn(one_in)) continue;
+    thread->stands_still_until = now_ + Time(Below(static_cast<std::uint64_t>(at_most.count())));
+  }
 }
 
 void Scheduler::KillThreads(MachineProcess& process) {

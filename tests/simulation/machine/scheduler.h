@@ -36,6 +36,7 @@ struct SimulatedThread {
   std::function<bool()> is_ready;  // of one that waits for descriptors
   std::optional<Time> deadline;
   bool timed_out = false;
+  Time stands_still_until{0};
   std::atomic<std::uint32_t> baton{0};
   pthread_t real{};
   bool is_detached = false;
@@ -92,6 +93,8 @@ class Scheduler {
   /// Whether a thread of that number lives.
   bool Lives(std::uint32_t number) const { return by_number_.contains(number); }
 
+  /// One in so many threads of the process does not run again before a time of up to `at_most` from now.
+  void StandStill(const MachineProcess& process, std::uint64_t one_in, Time at_most);
   /// Threads of this run stand still now and then.
   bool stalls() const { return stall_one_in_ != 0; }
   Time now() const { return now_; }
