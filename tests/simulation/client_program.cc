@@ -45,22 +45,22 @@ void ClientProgram::AwaitGo() {
 // One thread of the program.
 void ClientProgram::Work(std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  // A thread that grows waits while lgpud is away. One that only gives back goes on.
-  const std::uint64_t grows = random() % 3 == 0 ? 0 : 55;
+  // A thread that grows waits while lgpud is away. One that only gives back goes on, piece by piece.
+  const bool only_gives_back = random() % 3 == 0;
   const std::uint64_t deeds = 1 + random() % 60;
   for (std::uint64_t i = 0; i < deeds && !is_finishing_; ++i) {
     AwaitGo();
     ++at_work_;
-    Deed(grows, random);
+    only_gives_back ? GiveBack(1, random) : Deed(random);
     --at_work_;
     const std::uint64_t pause = random() % 4 == 0 ? random() % 500'000 : random() % 5'000;
     std::this_thread::sleep_for(std::chrono::microseconds(pause));
   }
 }
 
-void ClientProgram::Deed(std::uint64_t grows, std::mt19937_64& random) {
+void ClientProgram::Deed(std::mt19937_64& random) {
   const std::uint64_t dice = random() % 100;
-  if (dice < grows) {
+  if (dice < 55) {
     Grow(random);
   } else if (dice < 95) {
     GiveBack(1 + random() % 4, random);
@@ -79,7 +79,9 @@ Bytes ClientProgram::held() {
 void ClientProgram::Judge(const char* call, const absl::Status& status) {
   if (status.ok()) return;
   ++refusals_;
-  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) return;
+  // An end for good comes only of a broken protocol.
+  const bool is_end = status.message().find("no more is granted") != std::string::npos;
+  if (!is_end && (absl::IsResourceExhausted(status) || absl::IsUnavailable(status))) return;
   options_.fail(absl::StrCat("a program's ", call, " fails: ", status.ToString()));
 }
 

@@ -52,8 +52,7 @@ class ClientProgram {
  private:
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
   void Work(std::uint64_t seed);
-  /// Of 100 deeds `grows` ask for memory.
-  void Deed(std::uint64_t grows, std::mt19937_64& random);
+  void Deed(std::mt19937_64& random);
   void AwaitGo();
   void Open();
   void Grow(std::mt19937_64& random);

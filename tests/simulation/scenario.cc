@@ -83,11 +83,13 @@ Time Scenario::MostTime(Time took, Time timeout) const {
   return std::max(timeout, disturbed_at_ - asked_at) + milliseconds(1500);
 }
 
-void Scenario::StandStill() {
-  const milliseconds at_most(OneIn(2) ? 20 : 500);
+void Scenario::StandStill(const std::function<bool(const MachineProcess&)>& stops) {
+  constexpr milliseconds kTimes[] = {milliseconds(5), milliseconds(50), milliseconds(500),
+                                     milliseconds(1500)};
+  const milliseconds at_most = kTimes[Below(std::size(kTimes))];
+  const std::uint64_t one_in = 1 + Below(4);
   for (const auto& [pid, process] : Processes::Get().live()) {
-    if (process->pid != Scheduler::Self().process->pid)
-      scheduler_.StandStill(*process, 1 + Below(8), at_most);
+    if (stops(*process)) scheduler_.StandStill(*process, one_in, at_most);
   }
   if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, scheduler_.now() + at_most);
 }
@@ -123,6 +125,11 @@ void Scenario::StartDaemon(bool waits) {
   had_faults_ = false;
   disturbed_at_ = Time::max();
   daemon_process_ = &Processes::Get().Start("lgpud", 0, [program = daemon_.get()] { program->Run(); });
+  // What programs are in the middle of may end when the next lgpud serves.
+  daemon_process_->on_end = [this] {
+    if (!OneIn(3)) StandStill([](const MachineProcess& process) { return process.name == "program"; });
+  };
+  StrikeResuming();
   if (waits) AwaitDaemon();
 }
 
@@ -140,7 +147,6 @@ void Scenario::AwaitDaemon() {
   }
   if (disturbed_at_ == Time::max()) {
     disturbed_at_ = scheduler_.now();
-    StrikeResuming();
   }
   if (const Broker* const broker = ServingBroker()) {
     WatchMutex([&] { (void)broker->CheckInvariants(); }, [this] { Check(); });
@@ -198,6 +204,9 @@ void Scenario::SpawnClient() {
                              .fail = [this](const std::string& what) { Fail(what); }});
   client.process =
       &Processes::Get().Start("program", 0, [program = client.program.get()] { program->Run(); });
+  client.process->on_end = [this] {
+    if (OneIn(4)) StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
+  };
   if (OneIn(5)) client.process->dies_at_step = Below(600);  // while it connects and attaches
   ++counts_.clients;
 }
@@ -217,7 +226,6 @@ void Scenario::DropDead() {
 }
 
 void Scenario::Strike() {
-  if (OneIn(3)) StandStill();
   const std::uint64_t dice = Below(10);
   if (dice < daemon_strikes_) {
     StrikeDaemon();
@@ -237,16 +245,19 @@ void Scenario::StrikeDaemon() {
     return;
   }
   disturbed_at_ = Time::max();
-  switch (Below(4)) {
+  switch (Below(6)) {
     case 0:
       Processes::Get().Kill(*daemon_process_);
       break;
-    case 1:  // in one of its own next steps
+    case 1:
+    case 2:
+    case 3:  // in one of its own next steps
       daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(4000);
       break;
-    case 2:
+    case 4:
       ++counts_.daemon_stops;
       daemon_->SendStop();
+      StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
       break;
     default:
       had_faults_ = true;
@@ -264,7 +275,7 @@ void Scenario::StrikeResuming() {
   if (OneIn(2)) return;
   for (const Client& client : clients_) {
     MachineProcess& process = *client.process;
-    if (OneIn(4)) process.dies_at_step = process.steps + 1 + Below(150);
+    if (OneIn(4)) process.dies_after_connect = 1 + Below(80);
   }
 }
 
@@ -317,6 +328,7 @@ void Scenario::Settle() {
   AwaitDaemon();
   for (const Client& client : clients_) {
     client.process->dies_at_step = kNever;
+    client.process->dies_after_connect = 0;
     client.program->Pause(true);
   }
   const auto is_at_rest = [](const Client& client) {

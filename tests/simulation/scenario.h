@@ -45,8 +45,8 @@ class Scenario {
   bool OneIn(std::uint64_t n) { return Below(n) == 0; }
   /// How long a request with this timeout may take that is answered now and took so long.
   Time MostTime(Time took, Time timeout) const;
-  /// Some threads of all processes stand still for a while.
-  void StandStill();
+  /// Some threads of the processes that `stops` names stand still for a while.
+  void StandStill(const std::function<bool(const MachineProcess&)>& stops);
   [[noreturn]] void Fail(const std::string& what);
   void Sleep(std::chrono::nanoseconds time);
   /// Starts an lgpud and, with `waits`, waits until it serves.
@@ -61,7 +61,7 @@ class Scenario {
   void StrikeDaemon();
   void StrikeClient();
   void Resize();
-  /// Programs that resume their sessions now may die at it.
+  /// Programs may die while they resume their sessions.
   void StrikeResuming();
   /// Lets all programs rest, and compares what they hold with the ledger.
   void Settle();

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "tests/simulation/machine/paths.h"
 #include "tests/simulation/machine/real_calls.h"
@@ -158,6 +159,10 @@ LGPU_IN_FRONT int connect(int fd, const sockaddr* address, socklen_t bytes) {
   if (scheduler == nullptr || !Descriptors::IsSimulated(fd)) {
     LGPU_REAL(connect);
     return real(fd, address, bytes);
+  }
+  MachineProcess& process = *Scheduler::Self().process;
+  if (const std::uint64_t steps = std::exchange(process.dies_after_connect, 0); steps != 0) {
+    process.dies_at_step = process.steps + steps;
   }
   scheduler->Step("connect");
   const auto socket = FindSocket(fd);

@@ -101,7 +101,7 @@ void Scheduler::Step(const char* what, std::uint64_t a, std::uint64_t b) {
   PassTime(kStepTime);
   if (self->state == SimulatedThread::State::kDead) Leave();
   if (stall_one_in_ != 0 && OneIn(stall_one_in_)) {
-    const Time pause(OneIn(8) ? Below(400'000'000) : Below(5'000'000));
+    const Time pause(OneIn(6) ? Below(700'000'000) : Below(5'000'000));
     Block("its turn on the CPU", nullptr, {}, now_ + pause);
   } else if (OneIn(switch_one_in_) || self->process->is_stopped) {
     GiveUp();
