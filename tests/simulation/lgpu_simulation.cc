@@ -79,7 +79,7 @@ int RunSeed(const Arguments& arguments, std::uint64_t seed) {
         const Scenario::Counts& counts = scenario.counts();
         std::printf(
             "seed %llu: %.1f s of the machine's time, %llu steps, trace %016llx; %llu programs, %llu "
-            "killed; lgpud killed %llu times, stopped %llu times; %llu grants, %llu after a wait, %llu "
+            "killed; lgpud ended %llu times, %llu of them by a stop; %llu grants, %llu after a wait, %llu "
             "refusals, %llu "
             "checks\n",
             static_cast<unsigned long long>(seed), std::chrono::duration<double>(scheduler.now()).count(),

@@ -24,8 +24,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Bytes kUnit = 2_MiB;
-constexpr std::uint64_t kNever = ~std::uint64_t{0};  // of MachineProcess::dies_at_step
 // Programs end, and memory comes back, within this much simulated time.
 constexpr seconds kEndPatience{120};
 
@@ -83,17 +81,6 @@ Time Scenario::MostTime(Time took, Time timeout) const {
   return std::max(timeout, disturbed_at_ - asked_at) + milliseconds(1500);
 }
 
-void Scenario::StandStill(const std::function<bool(const MachineProcess&)>& stops) {
-  constexpr milliseconds kTimes[] = {milliseconds(5), milliseconds(50), milliseconds(500),
-                                     milliseconds(1500)};
-  const milliseconds at_most = kTimes[Below(std::size(kTimes))];
-  const std::uint64_t one_in = 1 + Below(4);
-  for (const auto& [pid, process] : Processes::Get().live()) {
-    if (stops(*process)) scheduler_.StandStill(*process, one_in, at_most);
-  }
-  if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, scheduler_.now() + at_most);
-}
-
 void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
 
 void Scenario::Run() {
@@ -127,9 +114,10 @@ void Scenario::StartDaemon(bool waits) {
   daemon_process_ = &Processes::Get().Start("lgpud", 0, [program = daemon_.get()] { program->Run(); });
   // What programs are in the middle of may end when the next lgpud serves.
   daemon_process_->on_end = [this] {
+    disturbed_at_ = Time::max();
+    ++counts_.daemon_deaths;
     if (!OneIn(3)) StandStill([](const MachineProcess& process) { return process.name == "program"; });
   };
-  StrikeResuming();
   if (waits) AwaitDaemon();
 }
 
@@ -207,7 +195,7 @@ void Scenario::SpawnClient() {
   client.process->on_end = [this] {
     if (OneIn(4)) StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
   };
-  if (OneIn(5)) client.process->dies_at_step = Below(600);  // while it connects and attaches
+  client.process->on_connected = [this, process = client.process] { StrikeConnected(*process); };
   ++counts_.clients;
 }
 
@@ -223,91 +211,6 @@ void Scenario::DropDead() {
     past_clients_.push_back(std::move(*client));
     client = clients_.erase(client);
   }
-}
-
-void Scenario::Strike() {
-  const std::uint64_t dice = Below(10);
-  if (dice < daemon_strikes_) {
-    StrikeDaemon();
-  } else if (!OneIn(4)) {
-    StrikeClient();
-  } else {
-    Resize();
-  }
-  if (Serves() || OneIn(3)) AwaitDaemon();
-}
-
-void Scenario::StrikeDaemon() {
-  if (!daemon_process_->is_alive) {
-    // Also this one may die soon, or be cut in its recovery.
-    StartDaemon(/*waits=*/false);
-    if (OneIn(2)) daemon_process_->dies_at_step = Below(3000);
-    return;
-  }
-  disturbed_at_ = Time::max();
-  switch (Below(6)) {
-    case 0:
-      Processes::Get().Kill(*daemon_process_);
-      break;
-    case 1:
-    case 2:
-    case 3:  // in one of its own next steps
-      daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(4000);
-      break;
-    case 4:
-      ++counts_.daemon_stops;
-      daemon_->SendStop();
-      StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
-      break;
-    default:
-      had_faults_ = true;
-      disturbed_at_ = Time::max();
-      daemon_process_->file_faults = {.one_in = 1 + Below(4), .error = OneIn(2) ? ENOSPC : EIO};
-      Sleep(milliseconds(Below(500)));
-      daemon_process_->file_faults = {};
-      disturbed_at_ = scheduler_.now();
-      return;
-  }
-  ++counts_.daemon_deaths;
-}
-
-void Scenario::StrikeResuming() {
-  if (OneIn(2)) return;
-  for (const Client& client : clients_) {
-    MachineProcess& process = *client.process;
-    if (OneIn(4)) process.dies_after_connect = 1 + Below(80);
-  }
-}
-
-void Scenario::StrikeClient() {
-  if (clients_.empty()) return;
-  Client& client = clients_[Below(clients_.size())];
-  MachineProcess& process = *client.process;
-  if (!process.is_alive) return;
-  switch (Below(5)) {
-    case 0:
-      process.dies_at_step = process.steps + 1 + Below(2000);
-      break;
-    case 1:
-      disturbed_at_ = Time::max();
-      Processes::Get().Stop(process);
-      Sleep(milliseconds(Below(3000)));
-      Processes::Get().Continue(process);
-      disturbed_at_ = scheduler_.now();
-      return;
-    case 2:
-      client.program->Finish();
-      return;
-    case 3:
-      for (const Client& other : clients_) {
-        if (OneIn(2)) Processes::Get().Kill(*other.process);
-      }
-      return;
-    default:
-      Processes::Get().Kill(process);
-      break;
-  }
-  ++counts_.client_deaths;
 }
 
 void Scenario::Resize() {
@@ -328,7 +231,7 @@ void Scenario::Settle() {
   AwaitDaemon();
   for (const Client& client : clients_) {
     client.process->dies_at_step = kNever;
-    client.process->dies_after_connect = 0;
+    client.process->acts_at_step = kNever;
     client.program->Pause(true);
   }
   const auto is_at_rest = [](const Client& client) {
@@ -375,6 +278,7 @@ void Scenario::End() {
   scheduler_.Note("the end begins");
   for (Client& client : clients_) {
     Processes::Get().Continue(*client.process);
+    client.process->acts_at_step = kNever;
     client.program->Finish();
   }
   daemon_process_->dies_at_step = kNever;

@@ -61,8 +61,11 @@ class Scenario {
   void StrikeDaemon();
   void StrikeClient();
   void Resize();
-  /// Programs may die while they resume their sessions.
-  void StrikeResuming();
+  /// In one of its next steps the process does that.
+  void InAStepOf(MachineProcess& process, std::uint64_t at_most, const std::function<void()>& act);
+  /// What may happen to a program that has connected to lgpud: it dies, or the thread stands still.
+  void StrikeConnected(MachineProcess& process);
+  void HitDaemon(bool is_stop);
   /// Lets all programs rest, and compares what they hold with the ledger.
   void Settle();
   /// The first difference; empty: none.
@@ -80,6 +83,8 @@ class Scenario {
   daemon::Config config_;
   Bytes card_;
   std::uint64_t daemon_strikes_ = 0;  // of 10
+  static constexpr Bytes kUnit = 2_MiB;
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};  // a step of a MachineProcess
   std::vector<std::string> leases_;
   std::unique_ptr<DaemonProgram> daemon_;
   MachineProcess* daemon_process_ = nullptr;

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "tests/simulation/machine/paths.h"
 #include "tests/simulation/machine/real_calls.h"
@@ -160,10 +159,6 @@ LGPU_IN_FRONT int connect(int fd, const sockaddr* address, socklen_t bytes) {
     LGPU_REAL(connect);
     return real(fd, address, bytes);
   }
-  MachineProcess& process = *Scheduler::Self().process;
-  if (const std::uint64_t steps = std::exchange(process.dies_after_connect, 0); steps != 0) {
-    process.dies_at_step = process.steps + steps;
-  }
   scheduler->Step("connect");
   const auto socket = FindSocket(fd);
   if (socket == nullptr) return -1;
@@ -178,7 +173,9 @@ LGPU_IN_FRONT int connect(int fd, const sockaddr* address, socklen_t bytes) {
         return bound == nullptr ? errno : socket->ConnectTo(*bound);
       });
   scheduler->DescriptorsChanged();
-  return error == 0 ? 0 : Fail(error);
+  if (error != 0) return Fail(error);
+  if (const auto& then = Scheduler::Self().process->on_connected; then) then();
+  return 0;
 }
 
 LGPU_IN_FRONT ssize_t sendmsg(int fd, const msghdr* message, int flags) {

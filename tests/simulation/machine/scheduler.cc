@@ -98,12 +98,13 @@ void Scheduler::Step(const char* what, std::uint64_t a, std::uint64_t b) {
   Trace(what, a, b);
   if (steps_ >= options_.most_steps) End("the steps of this run are used up");
   if (++self->process->steps >= self->process->dies_at_step) Processes::Get().Kill(*self->process);
+  if (self->process->steps == self->process->acts_at_step) self->process->action();
   PassTime(kStepTime);
   if (self->state == SimulatedThread::State::kDead) Leave();
   if (stall_one_in_ != 0 && OneIn(stall_one_in_)) {
     const Time pause(OneIn(6) ? Below(700'000'000) : Below(5'000'000));
     Block("its turn on the CPU", nullptr, {}, now_ + pause);
-  } else if (OneIn(switch_one_in_) || self->process->is_stopped) {
+  } else if (OneIn(switch_one_in_) || self->process->is_stopped || self->stands_still_until > now_) {
     GiveUp();
   }
 }
