@@ -98,7 +98,7 @@ void Scenario::Run() {
   while (scheduler_.now() < end) {
     Sleep(std::chrono::microseconds(Below(pause)));
     Strike();
-    if (OneIn(6)) Settle();
+    if (OneIn(4)) Settle();
     DropDead();
     while (clients_.size() < programs) SpawnClient();
   }
@@ -234,6 +234,11 @@ void Scenario::Settle() {
     client.process->acts_at_step = kNever;
     client.program->Pause(true);
   }
+  AwaitRest();
+  for (const Client& client : clients_) client.program->Pause(false);
+}
+
+void Scenario::AwaitRest() {
   const auto is_at_rest = [](const Client& client) {
     return !client.process->is_alive || client.program->is_at_rest();
   };
@@ -244,7 +249,6 @@ void Scenario::Settle() {
     Sleep(milliseconds(200));
     if (std::all_of(clients_.begin(), clients_.end(), is_at_rest)) difference = Difference();
   }
-  for (const Client& client : clients_) client.program->Pause(false);
 }
 
 std::string Scenario::Difference() {
@@ -288,6 +292,7 @@ void Scenario::End() {
     if (scheduler_.now() > deadline) Fail(absl::StrCat(clients_.size(), " programs do not end"));
     Sleep(milliseconds(50));
   }
+  AwaitRest();  // the leases are there still, and have nothing
   RemoveLeases();
   AwaitMemoryBack();
   GrantWholeCard();

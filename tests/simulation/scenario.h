@@ -68,6 +68,7 @@ class Scenario {
   void HitDaemon(bool is_stop);
   /// Lets all programs rest, and compares what they hold with the ledger.
   void Settle();
+  void AwaitRest();
   /// The first difference; empty: none.
   std::string Difference();
   void End();
