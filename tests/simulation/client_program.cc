@@ -53,8 +53,10 @@ void ClientProgram::Work(std::uint64_t seed) {
     ++at_work_;
     only_gives_back ? GiveBack(1, random) : Deed(random);
     --at_work_;
-    const std::uint64_t pause = random() % 4 == 0 ? random() % 500'000 : random() % 5'000;
-    std::this_thread::sleep_for(std::chrono::microseconds(pause));
+    const std::uint64_t pause = only_gives_back     ? random() % 50'000
+                                : random() % 4 == 0 ? random() % 500'000
+                                                    : random() % 5'000;
+    std::this_thread::sleep_for(std::chrono::microseconds(pause * options_.pause_factor));
   }
 }
 
@@ -113,12 +115,14 @@ std::vector<ChunkId> ClientProgram::Take(std::size_t at_most, std::mt19937_64& r
 void ClientProgram::Grow(std::mt19937_64& random) {
   const auto below = [&random](std::uint64_t bound) { return random() % bound; };
   const Bytes unit = source_->granularity();
-  const Bytes at_least = unit * (1 + (below(8) == 0 ? below(options_.card / unit) : below(4)));
+  const bool is_hungry = options_.seed % 3 == 0;  // it asks for much, and waits for it
+  const std::uint64_t most = options_.card / unit;
+  const Bytes at_least = unit * (1 + (below(8) == 0 ? below(most) : below(is_hungry ? most / 4 : 4)));
   constexpr milliseconds kTimeouts[] = {milliseconds(0), milliseconds(100), milliseconds(1500),
                                         milliseconds(5000)};
   const GrowRequest request{.at_least = at_least,
                             .wanted = at_least + unit * below(3),
-                            .timeout = kTimeouts[below(std::size(kTimeouts))],
+                            .timeout = kTimeouts[is_hungry ? 2 + below(2) : below(std::size(kTimeouts))],
                             .ahead = below(10) == 0};
   const auto asked_at = steady_clock::now();
   const absl::StatusOr<std::vector<Chunk>> granted = source_->Grow(request);

@@ -26,6 +26,7 @@ class ClientProgram {
     std::string directory;  // lgpud's
     std::string lease;
     Bytes card;
+    std::uint64_t pause_factor = 1;  // between two deeds
     /// How long a request with this timeout may take that was answered now and took so long.
     std::function<std::chrono::nanoseconds(std::chrono::nanoseconds took, std::chrono::nanoseconds timeout)>
         most_time;

@@ -46,16 +46,14 @@ Bytes ChunksOfMachine() {
 
 }  // namespace
 
-void FailSimulation(const Scheduler& scheduler, std::uint64_t seed, const std::string& what) {
+void TellFailure(const Scheduler& scheduler, std::uint64_t seed, const std::string& what) {
   std::fflush(stdout);
   std::fprintf(stderr,
-               "lgpu_simulation: seed %llu fails at step %llu, after %.6f s of the machine's time: %s\n"
-               "  shortest prefix: lgpu_simulation --seed %llu --steps %llu --trace\n%s",
+               "lgpu_simulation: seed %llu fails at step %llu, after %.6f s of the machine's time: %s\n%s",
                static_cast<unsigned long long>(seed), static_cast<unsigned long long>(scheduler.steps()),
                std::chrono::duration<double>(scheduler.now()).count(), what.c_str(),
-               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(scheduler.steps()),
                scheduler.DescribeThreads().c_str());
-  std::_Exit(EXIT_FAILURE);
+  std::fflush(stderr);
 }
 
 Scenario::Scenario(const Options& options, Scheduler& scheduler)
@@ -86,17 +84,20 @@ void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_fo
 void Scenario::Run() {
   StartDaemon(/*waits=*/true);
   MakeLeases();
-  const std::uint64_t programs = 2 + Below(7);
+  using Pace = Options::Pace;
+  const std::uint64_t programs = options_.pace == Pace::kOfTheSeed ? 2 + Below(7) : 20;
   for (std::uint64_t i = 0; i < programs; ++i) SpawnClient();
   const auto length =
       options_.length.count() != 0 ? options_.length : std::chrono::nanoseconds(seconds(2 + Below(8)));
   const Time end = scheduler_.now() + length;
   // From a storm, in which lgpud hardly comes to serve, to a quiet day.
   constexpr std::uint64_t kMostPauses[] = {20'000, 100'000, 300'000, 1'000'000};
-  const std::uint64_t pause = kMostPauses[Below(std::size(kMostPauses))];
+  const std::uint64_t pause =
+      options_.pace == Pace::kQuiet ? 60'000'000 : kMostPauses[Below(std::size(kMostPauses))];
   daemon_strikes_ = 1 + Below(7);
-  while (scheduler_.now() < end) {
+  while (scheduler_.now() < end && counts_.strikes < options_.most_strikes) {
     Sleep(std::chrono::microseconds(Below(pause)));
+    ++counts_.strikes;
     Strike();
     if (OneIn(4)) Settle();
     DropDead();
@@ -188,6 +189,7 @@ void Scenario::SpawnClient() {
                              .directory = config_.runtime_dir,
                              .lease = leases_[Below(leases_.size())],
                              .card = card_,
+                             .pause_factor = options_.pace == Options::Pace::kQuiet ? 200u : 1u,
                              .most_time = [this](Time took, Time timeout) { return MostTime(took, timeout); },
                              .fail = [this](const std::string& what) { Fail(what); }});
   client.process =
@@ -242,12 +244,18 @@ void Scenario::AwaitRest() {
   const auto is_at_rest = [](const Client& client) {
     return !client.process->is_alive || client.program->is_at_rest();
   };
-  const Time deadline = scheduler_.now() + seconds(60);
+  Time deadline = scheduler_.now() + seconds(60);
+  bool is_at_rest_now = false;
   std::string difference = "programs are at work still";
   while (!difference.empty()) {
     if (scheduler_.now() > deadline) Fail(absl::StrCat("programs rest for long, and ", difference));
     Sleep(milliseconds(200));
-    if (std::all_of(clients_.begin(), clients_.end(), is_at_rest)) difference = Difference();
+    if (!std::all_of(clients_.begin(), clients_.end(), is_at_rest)) continue;
+    // A program that lost its session has a second of grace.
+    if (!std::exchange(is_at_rest_now, true)) {
+      deadline = std::max(scheduler_.now(), disturbed_at_) + (scheduler_.stalls() ? seconds(20) : seconds(4));
+    }
+    difference = Difference();
   }
 }
 

@@ -23,12 +23,15 @@ class Scenario {
  public:
   struct Options {
     std::uint64_t seed = 1;
-    std::chrono::nanoseconds length{};  // of simulated time; zero: the seed chooses
-    std::string folder;                 // for lgpud's files; empty at the start
+    std::chrono::nanoseconds length{};               // of simulated time; zero: the seed chooses
+    std::string folder;                              // for lgpud's files; empty at the start
+    std::uint64_t most_strikes = ~std::uint64_t{0};  // then the end begins
+    /// 20 programs that are at work all the time, or hardly ever.
+    enum class Pace { kOfTheSeed, kQuiet, kBusy } pace = Pace::kOfTheSeed;
   };
   struct Counts {
-    std::uint64_t daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0, grants = 0, waits = 0,
-                  refusals = 0, checks = 0;
+    std::uint64_t strikes = 0, daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0,
+                  grants = 0, waits = 0, refusals = 0, checks = 0;
   };
   Scenario(const Options& options, Scheduler& scheduler);
 
@@ -66,6 +69,8 @@ class Scenario {
   /// What may happen to a program that has connected to lgpud: it dies, or the thread stands still.
   void StrikeConnected(MachineProcess& process);
   void HitDaemon(bool is_stop);
+  /// The calling thread of a program stands still for up to so long after this step.
+  void StandHere(Time at_most);
   /// Lets all programs rest, and compares what they hold with the ledger.
   void Settle();
   void AwaitRest();
@@ -97,8 +102,8 @@ class Scenario {
   Counts counts_;
 };
 
-/// Says what went wrong, with the seed and the step, and ends the program.
-[[noreturn]] void FailSimulation(const Scheduler& scheduler, std::uint64_t seed, const std::string& what);
+/// Says on standard error what went wrong, with the seed and the step.
+void TellFailure(const Scheduler& scheduler, std::uint64_t seed, const std::string& what);
 
 }  // namespace lgpu::simulation
 

@@ -51,8 +51,10 @@ void Scenario::StrikeDaemon() {
     case 3:
     case 4:
       if (clients_.empty()) return;
-      InAStepOf(*clients_[Below(clients_.size())].process, 1000,
-                [this, is_stop = OneIn(4)] { HitDaemon(is_stop); });
+      InAStepOf(*clients_[Below(clients_.size())].process, 1000, [this, is_stop = OneIn(4)] {
+        HitDaemon(is_stop);
+        if (OneIn(2)) StandHere(milliseconds(1000));
+      });
       break;
     case 5:
       HitDaemon(/*is_stop=*/true);
@@ -77,6 +79,12 @@ void Scenario::HitDaemon(bool is_stop) {
   StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
 }
 
+void Scenario::StandHere(Time at_most) {
+  const Time until = scheduler_.now() + Time(Below(static_cast<std::uint64_t>(at_most.count())));
+  Scheduler::Self().stands_still_until = until;
+  if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, until);
+}
+
 void Scenario::InAStepOf(MachineProcess& process, std::uint64_t at_most, const std::function<void()>& act) {
   process.acts_at_step = process.steps + 1 + Below(at_most);
   process.action = act;
@@ -88,11 +96,8 @@ void Scenario::StrikeConnected(MachineProcess& process) {
       process.dies_at_step = process.steps + 1 + Below(100);
       break;
     case 1:
-      InAStepOf(process, 100, [this] {
-        const Time until = scheduler_.now() + milliseconds(Below(1000));
-        Scheduler::Self().stands_still_until = until;
-        if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, until);
-      });
+    case 2:
+      InAStepOf(process, 100, [this] { StandHere(milliseconds(1000)); });
       break;
     default:
       break;

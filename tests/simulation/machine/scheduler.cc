@@ -96,7 +96,7 @@ void Scheduler::Step(const char* what, std::uint64_t a, std::uint64_t b) {
   if (is_checking_) return;
   ++steps_;
   Trace(what, a, b);
-  if (steps_ >= options_.most_steps) End("the steps of this run are used up");
+  if (steps_ > options_.most_steps) End("the steps of this run are used up");
   if (++self->process->steps >= self->process->dies_at_step) Processes::Get().Kill(*self->process);
   if (self->process->steps == self->process->acts_at_step) self->process->action();
   PassTime(kStepTime);
