@@ -87,19 +87,20 @@ void Scenario::Run() {
   using Pace = Options::Pace;
   const std::uint64_t programs = options_.pace == Pace::kOfTheSeed ? 2 + Below(7) : 20;
   for (std::uint64_t i = 0; i < programs; ++i) SpawnClient();
-  const auto length =
-      options_.length.count() != 0 ? options_.length : std::chrono::nanoseconds(seconds(2 + Below(8)));
-  const Time end = scheduler_.now() + length;
+  // Days have as many strikes as come in them.
+  const bool has_length = options_.length.count() != 0;
+  const Time end = has_length ? scheduler_.now() + options_.length : Time::max();
+  const std::uint64_t strikes = std::min(options_.most_strikes, has_length ? kNever : 5 + Below(60));
   // From a storm, in which lgpud hardly comes to serve, to a quiet day.
   constexpr std::uint64_t kMostPauses[] = {20'000, 100'000, 300'000, 1'000'000};
   const std::uint64_t pause =
       options_.pace == Pace::kQuiet ? 60'000'000 : kMostPauses[Below(std::size(kMostPauses))];
   daemon_strikes_ = 1 + Below(7);
-  while (scheduler_.now() < end && counts_.strikes < options_.most_strikes) {
+  while (scheduler_.now() < end && counts_.strikes < strikes) {
     Sleep(std::chrono::microseconds(Below(pause)));
     ++counts_.strikes;
     Strike();
-    if (OneIn(4)) Settle();
+    if (OneIn(6)) Settle();
     DropDead();
     while (clients_.size() < programs) SpawnClient();
   }
@@ -198,6 +199,7 @@ void Scenario::SpawnClient() {
     if (OneIn(4)) StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
   };
   client.process->on_connected = [this, process = client.process] { StrikeConnected(*process); };
+  client.process->on_descriptors = [this] { StrikeGranted(); };
   ++counts_.clients;
 }
 
@@ -229,6 +231,7 @@ void Scenario::Resize() {
 }
 
 void Scenario::Settle() {
+  is_resting_ = true;
   daemon_process_->dies_at_step = kNever;
   AwaitDaemon();
   for (const Client& client : clients_) {
@@ -238,6 +241,7 @@ void Scenario::Settle() {
   }
   AwaitRest();
   for (const Client& client : clients_) client.program->Pause(false);
+  is_resting_ = false;
 }
 
 void Scenario::AwaitRest() {
@@ -288,6 +292,7 @@ std::string Scenario::Difference() {
 
 void Scenario::End() {
   scheduler_.Note("the end begins");
+  is_resting_ = true;
   for (Client& client : clients_) {
     Processes::Get().Continue(*client.process);
     client.process->acts_at_step = kNever;

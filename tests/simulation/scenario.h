@@ -23,8 +23,8 @@ class Scenario {
  public:
   struct Options {
     std::uint64_t seed = 1;
-    std::chrono::nanoseconds length{};               // of simulated time; zero: the seed chooses
-    std::string folder;                              // for lgpud's files; empty at the start
+    std::chrono::nanoseconds length{};  // of simulated time; zero: as many strikes as the seed chooses
+    std::string folder;                 // for lgpud's files; empty at the start
     std::uint64_t most_strikes = ~std::uint64_t{0};  // then the end begins
     /// 20 programs that are at work all the time, or hardly ever.
     enum class Pace { kOfTheSeed, kQuiet, kBusy } pace = Pace::kOfTheSeed;
@@ -68,6 +68,8 @@ class Scenario {
   void InAStepOf(MachineProcess& process, std::uint64_t at_most, const std::function<void()>& act);
   /// What may happen to a program that has connected to lgpud: it dies, or the thread stands still.
   void StrikeConnected(MachineProcess& process);
+  /// The same where memory has come.
+  void StrikeGranted();
   void HitDaemon(bool is_stop);
   /// The calling thread of a program stands still for up to so long after this step.
   void StandHere(Time at_most);
@@ -95,6 +97,7 @@ class Scenario {
   std::unique_ptr<DaemonProgram> daemon_;
   MachineProcess* daemon_process_ = nullptr;
   bool had_faults_ = false;  // the present lgpud
+  bool is_resting_ = false;  // lgpud does not die now
   std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;
   std::vector<Client> clients_, past_clients_;
   // When lgpud was away last, or a program stopped, or threads stood still; max: lgpud is away now.

@@ -40,30 +40,29 @@ void Scenario::StrikeDaemon() {
     if (OneIn(2)) daemon_process_->dies_at_step = Below(3000);
     return;
   }
-  switch (Below(7)) {
+  switch (Below(8)) {
     case 0:
-      HitDaemon(/*is_stop=*/false);
-      break;
     case 1:
     case 2:
-      daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(4000);
+      daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(1500);
       break;
     case 3:
     case 4:
+    case 5:
       if (clients_.empty()) return;
-      InAStepOf(*clients_[Below(clients_.size())].process, 1000, [this, is_stop = OneIn(4)] {
+      InAStepOf(*clients_[Below(clients_.size())].process, 300, [this, is_stop = OneIn(4)] {
         HitDaemon(is_stop);
         if (OneIn(2)) StandHere(milliseconds(1000));
       });
       break;
-    case 5:
+    case 6:
       HitDaemon(/*is_stop=*/true);
       break;
     default:
       had_faults_ = true;
       disturbed_at_ = Time::max();
       daemon_process_->file_faults = {.one_in = 1 + Below(4), .error = OneIn(2) ? ENOSPC : EIO};
-      Sleep(milliseconds(Below(500)));
+      Sleep(milliseconds(Below(OneIn(4) ? 500 : 20)));
       daemon_process_->file_faults = {};
       disturbed_at_ = scheduler_.now();
       return;
@@ -104,6 +103,14 @@ void Scenario::StrikeConnected(MachineProcess& process) {
   }
 }
 
+void Scenario::StrikeGranted() {
+  if (is_resting_ || !OneIn(40)) return;
+  InAStepOf(*Scheduler::Self().process, 16, [this] {
+    HitDaemon(OneIn(4));
+    StandHere(milliseconds(1000));
+  });
+}
+
 void Scenario::StrikeClient() {
   if (clients_.empty()) return;
   Client& client = clients_[Below(clients_.size())];
@@ -116,7 +123,7 @@ void Scenario::StrikeClient() {
     case 1:
       disturbed_at_ = Time::max();
       Processes::Get().Stop(process);
-      Sleep(milliseconds(Below(3000)));
+      Sleep(milliseconds(Below(OneIn(4) ? 3000 : 100)));
       Processes::Get().Continue(process);
       disturbed_at_ = scheduler_.now();
       return;

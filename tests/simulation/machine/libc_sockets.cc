@@ -239,6 +239,8 @@ LGPU_IN_FRONT ssize_t recvmsg(int fd, msghdr* message, int flags) {
   }
   if (taken < received->data.size()) message->msg_flags |= MSG_TRUNC;
   InstallDescriptors(*message, received->descriptors);
+  const MachineProcess& process = *Scheduler::Self().process;
+  if (!received->descriptors.empty() && process.on_descriptors) process.on_descriptors();
   return static_cast<ssize_t>(taken);
 }
 
