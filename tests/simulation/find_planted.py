@@ -7,11 +7,13 @@ Without PATCH: all.
 Exit code 0: every bug was found; 1: one was not found, or its patch does not apply any more."""
 
 import argparse
+import os
 import pathlib
 import re
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -97,9 +99,14 @@ def find(program, most_seconds):
     """The first failure and the CPU time until then; nothing: there was none."""
     started = cpu_time()
     while cpu_time() - started < most_seconds:
-        run = subprocess.run([program, "--fresh", "5"], capture_output=True, text=True)
-        if run.returncode != 0:
-            return run.stderr.splitlines()[0] if run.stderr else "no text", cpu_time() - started
+        run = subprocess.Popen([program, "--fresh", "5"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               start_new_session=True)
+        with run:
+            failure = run.stderr.readline().strip()
+            if failure:
+                os.killpg(run.pid, signal.SIGKILL)  # it looks for the shortest prefix, which takes a while
+        if failure:
+            return failure, cpu_time() - started
     return None
 
 

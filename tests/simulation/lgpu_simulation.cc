@@ -21,6 +21,9 @@
 #include "tests/simulation/machine/machine.h"
 #include "tests/simulation/scenario.h"
 
+// Of a build of scripts/coverage: what has run is written by exit() otherwise.
+extern "C" __attribute__((weak)) void __gcov_dump();
+
 namespace lgpu::simulation {
 namespace {
 
@@ -133,6 +136,7 @@ int RunSeed(const Arguments& arguments, std::uint64_t seed) {
       });
   std::fflush(stdout);
   RemoveFolder(folder);
+  if (__gcov_dump != nullptr) __gcov_dump();
   std::_Exit(EXIT_SUCCESS);
 }
 

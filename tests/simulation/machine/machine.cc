@@ -16,6 +16,7 @@ void RunMachine(const Scheduler::Options& options, const std::function<void(Sche
   auto* const scheduler = new Scheduler(options);
   scheduler->Enter(Processes::Get().MakeFirst("machine"));
   body(*scheduler);
+  Scheduler::Exit();
 }
 
 MachineRun RunMachineInChild(Scheduler::Options options, bool is_traced,

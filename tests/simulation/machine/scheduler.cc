@@ -69,6 +69,8 @@ void Scheduler::Enter(MachineProcess& process) {
   by_number_[thread->number] = std::move(thread);
 }
 
+void Scheduler::Exit() { self = nullptr; }
+
 void Scheduler::Trace(const char* what, std::uint64_t a, std::uint64_t b) {
   const auto mix = [this](std::uint64_t value) { hash_ = (hash_ ^ value) * 1099511628211u; };
   mix(static_cast<std::uint64_t>(now_.count()));

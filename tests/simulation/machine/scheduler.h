@@ -63,6 +63,8 @@ class Scheduler {
   explicit Scheduler(const Options& options);
   /// Makes the calling thread a thread of the simulation, the first one, in `process`.
   void Enter(MachineProcess& process);
+  /// The calling thread is none of the simulation any more, whose other threads stay where they are.
+  static void Exit();
 
   /// One step of the calling thread: time passes a little, the thread may lose the baton, or its process dies
   /// here. `what` and the numbers are the step's line in the trace.
