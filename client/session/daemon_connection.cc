@@ -198,16 +198,25 @@ absl::StatusOr<wire::Lease> DaemonConnection::Attach(const std::string& lease) {
   if (!IsUtf8(lease)) {
     return absl::InvalidArgumentError("the name of a lease is UTF-8, and \"" + AsUtf8(lease) + "\" is not");
   }
-  LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
-  wire::Frame frame{.body = wire::Attach{.request_id = id, .lease = lease}};
-  absl::StatusOr<ClientFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout);
-  ForgetRequest(id);
-  if (!answer.ok()) return answer.status();
+  const absl::StatusOr<std::uint64_t> id = NewRequest();
+  if (!id.ok()) return AttachError(lease, id.status());
+  wire::Frame frame{.body = wire::Attach{.request_id = *id, .lease = lease}};
+  absl::StatusOr<ClientFrame> answer = Call(*id, &frame, Clock::now() + options_.answer_timeout);
+  ForgetRequest(*id);
+  if (!answer.ok()) return AttachError(lease, answer.status());
   const auto* const attached = answer->frame.Get<wire::Attached>();
   if (attached == nullptr || (attached->code == 0) != attached->lease.has_value()) return Confused();
   if (attached->lease) return *attached->lease;
   const absl::Status status = StatusFromWire(attached->code, attached->message);
   return status.ok() ? Confused() : status;
+}
+
+// The next daemon does not know a session that had no lease, and its answer speaks of memory.
+absl::Status DaemonConnection::AttachError(const std::string& lease, const absl::Status& status) const {
+  MutexLock lock(mutex_);
+  if (gone_.ok() || absl::IsCancelled(status)) return status;
+  return Unavailable("was stopped or started again while the program attached to lease \"" + lease +
+                     "\"; try again");
 }
 
 absl::StatusOr<DaemonConnection::GrowCall> DaemonConnection::Grow(std::uint64_t device,

@@ -129,7 +129,8 @@ class DaemonConnection {
   absl::Status status() const;
 
   /// Attaches the session to the lease that `lease`, an id or a name, names; the lease as it stands. Errors
-  /// as Control.AttachLease; FAILED_PRECONDITION: the daemon is older than version 3 of the session protocol.
+  /// as Control.AttachLease; FAILED_PRECONDITION: the daemon is older than version 3 of the session protocol;
+  /// UNAVAILABLE: it was started again meanwhile.
   absl::StatusOr<wire::Lease> Attach(const std::string& lease);
   /// A request for chunks; the call's first Next() sends it.
   absl::StatusOr<GrowCall> Grow(std::uint64_t device, const GrowRequest& request);
@@ -246,6 +247,8 @@ class DaemonConnection {
   void NoteMakesNoUse();
   void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoAnswer() const;
+  absl::Status AttachError(const std::string& lease, const absl::Status& status) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   static absl::Status ClosedError();
   static absl::Status CutError();
 

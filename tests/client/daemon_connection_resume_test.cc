@@ -258,6 +258,23 @@ TEST_F(DaemonConnectionResumeTest, ASessionUnknownToTheNextDaemonHasEnded) {
   second.join();
 }
 
+// The next daemon knows no session without a lease.
+TEST_F(DaemonConnectionResumeTest, AttachingWhileTheDaemonIsStartedAgainIsUnavailable) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
+  {
+    FakePeer peer = next.Accept();
+    EXPECT_TRUE(peer.Read().has_hello());
+    peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition, "you have no such session at this lgpud"));
+  }
+  ASSERT_TRUE(Eventually([&] { return connection->IsOver(); }));
+  const absl::Status status = connection->Attach("job").status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("started again while the program attached to lease \"job\"; try again"),
+            std::string::npos)
+      << status;
+}
+
 // The socket of a daemon that is being killed takes a connection when the session has broken already.
 TEST_F(DaemonConnectionResumeTest, AConnectionClosedWithoutAFrameGivesNoNewReason) {
   NextDaemon next(path_);

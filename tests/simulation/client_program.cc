@@ -13,14 +13,14 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// lgpud may be away for this long, and threads of the machine may stand still now and then.
-constexpr std::chrono::seconds kPatience{8};
-
 }  // namespace
 
 void ClientProgram::Run() {
   while (!is_finishing_) {
+    AwaitGo();
+    ++at_work_;
     Open();
+    --at_work_;
     if (lease_ == nullptr) {
       std::this_thread::sleep_for(milliseconds(1 + Below(50)));
       continue;
@@ -31,32 +31,59 @@ void ClientProgram::Run() {
     for (std::uint64_t i = 0; i < threads; ++i) start();
     Work(random_());
     for (std::thread& thread : others) thread.join();
+    AwaitGo();
+    ++at_work_;
     Close();
+    --at_work_;
   }
+}
+
+void ClientProgram::AwaitGo() {
+  while (is_paused_ && !is_finishing_) std::this_thread::sleep_for(milliseconds(10));
 }
 
 // One thread of the program.
 void ClientProgram::Work(std::uint64_t seed) {
   std::mt19937_64 random(seed);
+  // A thread that grows waits while lgpud is away. One that only gives back goes on, piece by piece.
+  const bool only_gives_back = random() % 3 == 0;
   const std::uint64_t deeds = 1 + random() % 60;
   for (std::uint64_t i = 0; i < deeds && !is_finishing_; ++i) {
-    const std::uint64_t dice = random() % 100;
-    if (dice < 55) {
-      Grow(random);
-    } else if (dice < 95) {
-      GiveBack(1 + random() % 4, random);
-    } else {
-      GiveBack(1000, random);
-    }
-    const std::uint64_t pause = random() % 4 == 0 ? random() % 500'000 : random() % 5'000;
-    std::this_thread::sleep_for(std::chrono::microseconds(pause));
+    AwaitGo();
+    ++at_work_;
+    only_gives_back ? GiveBack(1, random) : Deed(random);
+    --at_work_;
+    const std::uint64_t pause = only_gives_back     ? random() % 50'000
+                                : random() % 4 == 0 ? random() % 500'000
+                                                    : random() % 5'000;
+    std::this_thread::sleep_for(std::chrono::microseconds(pause * options_.pause_factor));
   }
+}
+
+void ClientProgram::Deed(std::mt19937_64& random) {
+  const std::uint64_t dice = random() % 100;
+  if (dice < 55) {
+    Grow(random);
+  } else if (dice < 95) {
+    GiveBack(1 + random() % 4, random);
+  } else {
+    GiveBack(1000, random);
+  }
+}
+
+Bytes ClientProgram::held() {
+  Bytes sum;
+  MutexLock lock(mutex_);
+  for (const Chunk& chunk : held_) sum += chunk.bytes;
+  return sum;
 }
 
 void ClientProgram::Judge(const char* call, const absl::Status& status) {
   if (status.ok()) return;
   ++refusals_;
-  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) return;
+  // An end for good comes only of a broken protocol.
+  const bool is_end = status.message().find("no more is granted") != std::string::npos;
+  if (!is_end && (absl::IsResourceExhausted(status) || absl::IsUnavailable(status))) return;
   options_.fail(absl::StrCat("a program's ", call, " fails: ", status.ToString()));
 }
 
@@ -79,7 +106,7 @@ std::vector<ChunkId> ClientProgram::Take(std::size_t at_most, std::mt19937_64& r
   MutexLock lock(mutex_);
   while (!held_.empty() && chunks.size() < at_most) {
     std::swap(held_[random() % held_.size()], held_.back());
-    chunks.push_back(held_.back());
+    chunks.push_back(held_.back().id);
     held_.pop_back();
   }
   return chunks;
@@ -88,31 +115,36 @@ std::vector<ChunkId> ClientProgram::Take(std::size_t at_most, std::mt19937_64& r
 void ClientProgram::Grow(std::mt19937_64& random) {
   const auto below = [&random](std::uint64_t bound) { return random() % bound; };
   const Bytes unit = source_->granularity();
-  const Bytes at_least = unit * (1 + (below(8) == 0 ? below(options_.card / unit) : below(4)));
+  const bool is_hungry = options_.seed % 3 == 0;  // it asks for much, and waits for it
+  const std::uint64_t most = options_.card / unit;
+  const Bytes at_least = unit * (1 + (below(8) == 0 ? below(most) : below(is_hungry ? most / 4 : 4)));
   constexpr milliseconds kTimeouts[] = {milliseconds(0), milliseconds(100), milliseconds(1500),
                                         milliseconds(5000)};
   const GrowRequest request{.at_least = at_least,
                             .wanted = at_least + unit * below(3),
-                            .timeout = kTimeouts[below(std::size(kTimeouts))],
+                            .timeout = kTimeouts[is_hungry ? 2 + below(2) : below(std::size(kTimeouts))],
                             .ahead = below(10) == 0};
   const auto asked_at = steady_clock::now();
   const absl::StatusOr<std::vector<Chunk>> granted = source_->Grow(request);
   const auto took = steady_clock::now() - asked_at;
-  if (took > request.timeout + kPatience) {
+  if (took > options_.most_time(took, request.timeout)) {
     options_.fail(absl::StrCat("a Grow with ", request.timeout.count() / 1'000'000, " ms took ",
                                took / milliseconds(1), " ms: ", granted.status().ToString()));
   }
   Judge("Grow", granted.status());
   if (!granted.ok()) return;
   ++grants_;
+  if (took > milliseconds(10)) ++waits_;
   Bytes sum;
   MutexLock lock(mutex_);
   for (const Chunk& chunk : *granted) {
     sum += chunk.bytes;
-    if (std::find(held_.begin(), held_.end(), chunk.id) != held_.end()) {
+    const bool is_known =
+        std::any_of(held_.begin(), held_.end(), [&](const Chunk& held) { return held.id == chunk.id; });
+    if (is_known) {
       options_.fail(absl::StrCat("chunk ", chunk.id.value, " is granted to a program that has it"));
     }
-    held_.push_back(chunk.id);
+    held_.push_back(chunk);
   }
   if (sum < at_least) {
     options_.fail(absl::StrCat("a grant of ", sum.count(), " bytes for ", at_least.count()));

@@ -2,6 +2,7 @@
 #define LGPU_TESTS_SIMULATION_CLIENT_PROGRAM_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +26,10 @@ class ClientProgram {
     std::string directory;  // lgpud's
     std::string lease;
     Bytes card;
+    std::uint64_t pause_factor = 1;  // between two deeds
+    /// How long a request with this timeout may take that was answered now and took so long.
+    std::function<std::chrono::nanoseconds(std::chrono::nanoseconds took, std::chrono::nanoseconds timeout)>
+        most_time;
     /// What cannot be right. Does not return.
     std::function<void(const std::string& what)> fail;
   };
@@ -33,12 +38,23 @@ class ClientProgram {
   /// The body of the process: random deeds until Finish, then closes.
   void Run();
   void Finish() { is_finishing_ = true; }
+  /// With `on` its threads begin nothing new.
+  void Pause(bool on) { is_paused_ = on; }
+  /// No thread does anything but answer requests for idle memory.
+  bool is_at_rest() const { return at_work_ == 0; }
+  /// The memory that it was granted and has not given back.
+  Bytes held();
+  const std::string& lease() const { return options_.lease; }
   std::uint64_t grants() const { return grants_; }
+  /// Grants that came after more than 10 ms.
+  std::uint64_t waits() const { return waits_; }
   std::uint64_t refusals() const { return refusals_; }
 
  private:
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
   void Work(std::uint64_t seed);
+  void Deed(std::mt19937_64& random);
+  void AwaitGo();
   void Open();
   void Grow(std::mt19937_64& random);
   void GiveBack(std::size_t at_most, std::mt19937_64& random);
@@ -51,13 +67,14 @@ class ClientProgram {
 
   const Options options_;
   std::mt19937_64 random_;
-  std::atomic<bool> is_finishing_ = false;
+  std::atomic<bool> is_finishing_ = false, is_paused_ = false;
+  std::atomic<int> at_work_ = 0;  // threads
   std::unique_ptr<Lease> lease_;
   std::unique_ptr<RegionSource> source_;
   std::mt19937_64 trim_random_{options_.seed + 1};  // of the session's thread
   Mutex mutex_;
-  std::vector<ChunkId> held_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<std::uint64_t> grants_ = 0, refusals_ = 0;
+  std::vector<Chunk> held_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<std::uint64_t> grants_ = 0, waits_ = 0, refusals_ = 0;
 };
 
 }  // namespace lgpu::simulation

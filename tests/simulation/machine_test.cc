@@ -211,6 +211,7 @@ TEST(SimulatedMachineTest, AMessageBringsADescriptorToAnotherProcess) {
     pollfd polled = {.fd = accepted, .events = POLLIN, .revents = 0};
     LGPU_CHECK(::poll(&polled, 1, -1) == 1 && (polled.revents & POLLHUP) != 0);
   });
+  std::filesystem::remove_all(std::filesystem::path(address.sun_path).parent_path());
 }
 
 TEST(SimulatedMachineTest, AProcessDiesAtAnyStepAndItsPidfdTells) {

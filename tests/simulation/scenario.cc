@@ -24,7 +24,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Bytes kUnit = 2_MiB;
 // Programs end, and memory comes back, within this much simulated time.
 constexpr seconds kEndPatience{120};
 
@@ -47,16 +46,14 @@ Bytes ChunksOfMachine() {
 
 }  // namespace
 
-void FailSimulation(const Scheduler& scheduler, std::uint64_t seed, const std::string& what) {
+void TellFailure(const Scheduler& scheduler, std::uint64_t seed, const std::string& what) {
   std::fflush(stdout);
   std::fprintf(stderr,
-               "lgpu_simulation: seed %llu fails at step %llu, after %.6f s of the machine's time: %s\n"
-               "  shortest prefix: lgpu_simulation --seed %llu --steps %llu --trace\n%s",
+               "lgpu_simulation: seed %llu fails at step %llu, after %.6f s of the machine's time: %s\n%s",
                static_cast<unsigned long long>(seed), static_cast<unsigned long long>(scheduler.steps()),
                std::chrono::duration<double>(scheduler.now()).count(), what.c_str(),
-               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(scheduler.steps()),
                scheduler.DescribeThreads().c_str());
-  std::_Exit(EXIT_FAILURE);
+  std::fflush(stderr);
 }
 
 Scenario::Scenario(const Options& options, Scheduler& scheduler)
@@ -75,20 +72,35 @@ void Scenario::Fail(const std::string& what) {
   std::abort();
 }
 
+Time Scenario::MostTime(Time took, Time timeout) const {
+  if (scheduler_.stalls() || !Serves() || disturbed_at_ == Time::max()) return timeout + seconds(8);
+  // Programs are asked for idle memory for a second.
+  const Time asked_at = scheduler_.now() - took;
+  return std::max(timeout, disturbed_at_ - asked_at) + milliseconds(1500);
+}
+
 void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
 
 void Scenario::Run() {
   StartDaemon(/*waits=*/true);
   MakeLeases();
-  const std::uint64_t programs = 2 + Below(7);
+  using Pace = Options::Pace;
+  const std::uint64_t programs = options_.pace == Pace::kOfTheSeed ? 2 + Below(7) : 20;
   for (std::uint64_t i = 0; i < programs; ++i) SpawnClient();
-  const auto length =
-      options_.length.count() != 0 ? options_.length : std::chrono::nanoseconds(seconds(2 + Below(8)));
-  const Time end = scheduler_.now() + length;
-  const std::uint64_t calm = 1 + Below(5);
-  while (scheduler_.now() < end) {
-    Sleep(std::chrono::microseconds(Below(200'000 * calm)));
+  // Days have as many strikes as come in them.
+  const bool has_length = options_.length.count() != 0;
+  const Time end = has_length ? scheduler_.now() + options_.length : Time::max();
+  const std::uint64_t strikes = std::min(options_.most_strikes, has_length ? kNever : 5 + Below(60));
+  // From a storm, in which lgpud hardly comes to serve, to a quiet day.
+  constexpr std::uint64_t kMostPauses[] = {20'000, 100'000, 300'000, 1'000'000};
+  const std::uint64_t pause =
+      options_.pace == Pace::kQuiet ? 60'000'000 : kMostPauses[Below(std::size(kMostPauses))];
+  daemon_strikes_ = 1 + Below(7);
+  while (scheduler_.now() < end && counts_.strikes < strikes) {
+    Sleep(std::chrono::microseconds(Below(pause)));
+    ++counts_.strikes;
     Strike();
+    if (OneIn(6)) Settle();
     DropDead();
     while (clients_.size() < programs) SpawnClient();
   }
@@ -100,13 +112,20 @@ void Scenario::StartDaemon(bool waits) {
   if (daemon_ != nullptr) past_daemons_.push_back(std::move(daemon_));
   daemon_ = std::make_unique<DaemonProgram>(config_);
   had_faults_ = false;
+  disturbed_at_ = Time::max();
   daemon_process_ = &Processes::Get().Start("lgpud", 0, [program = daemon_.get()] { program->Run(); });
+  // What programs are in the middle of may end when the next lgpud serves.
+  daemon_process_->on_end = [this] {
+    disturbed_at_ = Time::max();
+    ++counts_.daemon_deaths;
+    if (!OneIn(3)) StandStill([](const MachineProcess& process) { return process.name == "program"; });
+  };
   if (waits) AwaitDaemon();
 }
 
 void Scenario::AwaitDaemon() {
   const Time deadline = scheduler_.now() + seconds(30);
-  while (!daemon_->serves()) {
+  while (!Serves()) {
     if (!daemon_process_->is_alive) {
       if (!daemon_->status().ok() && !had_faults_) {
         Fail(absl::StrCat("lgpud does not start: ", daemon_->status().ToString()));
@@ -115,6 +134,9 @@ void Scenario::AwaitDaemon() {
     }
     if (scheduler_.now() > deadline) Fail("lgpud does not serve 30 s after its start");
     Sleep(milliseconds(5));
+  }
+  if (disturbed_at_ == Time::max()) {
+    disturbed_at_ = scheduler_.now();
   }
   if (const Broker* const broker = ServingBroker()) {
     WatchMutex([&] { (void)broker->CheckInvariants(); }, [this] { Check(); });
@@ -139,14 +161,17 @@ void Scenario::Check() {
 }
 
 void Scenario::MakeLeases() {
-  const std::uint64_t count = 1 + Below(3);
+  const std::uint64_t count = 1 + Below(4);
   for (std::uint64_t i = 0; i < count; ++i) {
     v1::CreateLeaseRequest request;
     request.set_name(absl::StrCat("lease", i));
     request.set_lasting(true);
     v1::LogicalDeviceSpec& device = *request.add_devices();
     const bool is_preallocated = OneIn(4);
-    const Bytes limit = is_preallocated ? kUnit * (1 + Below(4)) : kUnit * (4 + Below(card_ / kUnit - 4));
+    // Leases that may have the whole card compete for it.
+    const Bytes limit = is_preallocated ? kUnit * (1 + Below(4))
+                        : OneIn(3)      ? kUnit * (4 + Below(card_ / kUnit - 4))
+                                        : card_;
     device.set_memory_limit_bytes(limit.count());
     device.set_mode(is_preallocated ? v1::LogicalDeviceSpec::MODE_PREALLOCATE
                                     : v1::LogicalDeviceSpec::MODE_GROWTH);
@@ -165,9 +190,16 @@ void Scenario::SpawnClient() {
                              .directory = config_.runtime_dir,
                              .lease = leases_[Below(leases_.size())],
                              .card = card_,
+                             .pause_factor = options_.pace == Options::Pace::kQuiet ? 200u : 1u,
+                             .most_time = [this](Time took, Time timeout) { return MostTime(took, timeout); },
                              .fail = [this](const std::string& what) { Fail(what); }});
   client.process =
       &Processes::Get().Start("program", 0, [program = client.program.get()] { program->Run(); });
+  client.process->on_end = [this] {
+    if (OneIn(4)) StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
+  };
+  client.process->on_connected = [this, process = client.process] { StrikeConnected(*process); };
+  client.process->on_descriptors = [this] { StrikeGranted(); };
   ++counts_.clients;
 }
 
@@ -179,73 +211,10 @@ void Scenario::DropDead() {
     }
     counts_.grants += client->program->grants();
     counts_.refusals += client->program->refusals();
+    counts_.waits += client->program->waits();
     past_clients_.push_back(std::move(*client));
     client = clients_.erase(client);
   }
-}
-
-void Scenario::Strike() {
-  const std::uint64_t dice = Below(10);
-  if (dice < 3) {
-    StrikeDaemon();
-  } else if (dice < 8) {
-    StrikeClient();
-  } else {
-    Resize();
-  }
-  if (!daemon_->serves() && !OneIn(5)) AwaitDaemon();
-}
-
-void Scenario::StrikeDaemon() {
-  if (!daemon_process_->is_alive) {
-    // Also this one may die soon, or be cut in its recovery.
-    StartDaemon(/*waits=*/false);
-    if (OneIn(2)) daemon_process_->dies_at_step = Below(3000);
-    return;
-  }
-  switch (Below(4)) {
-    case 0:
-      Processes::Get().Kill(*daemon_process_);
-      break;
-    case 1:  // in one of its own next steps
-      daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(4000);
-      break;
-    case 2:
-      ++counts_.daemon_stops;
-      daemon_->SendStop();
-      break;
-    default:
-      had_faults_ = true;
-      daemon_process_->file_faults = {.one_in = 1 + Below(4), .error = OneIn(2) ? ENOSPC : EIO};
-      Sleep(milliseconds(Below(500)));
-      daemon_process_->file_faults = {};
-      return;
-  }
-  ++counts_.daemon_deaths;
-}
-
-void Scenario::StrikeClient() {
-  if (clients_.empty()) return;
-  Client& client = clients_[Below(clients_.size())];
-  MachineProcess& process = *client.process;
-  if (!process.is_alive) return;
-  switch (Below(4)) {
-    case 0:
-      process.dies_at_step = process.steps + 1 + Below(2000);
-      break;
-    case 1:
-      Processes::Get().Stop(process);
-      Sleep(milliseconds(Below(3000)));
-      Processes::Get().Continue(process);
-      return;
-    case 2:
-      client.program->Finish();
-      return;
-    default:
-      Processes::Get().Kill(process);
-      break;
-  }
-  ++counts_.client_deaths;
 }
 
 void Scenario::Resize() {
@@ -261,20 +230,82 @@ void Scenario::Resize() {
   }
 }
 
+void Scenario::Settle() {
+  is_resting_ = true;
+  daemon_process_->dies_at_step = kNever;
+  AwaitDaemon();
+  for (const Client& client : clients_) {
+    client.process->dies_at_step = kNever;
+    client.process->acts_at_step = kNever;
+    client.program->Pause(true);
+  }
+  AwaitRest();
+  for (const Client& client : clients_) client.program->Pause(false);
+  is_resting_ = false;
+}
+
+void Scenario::AwaitRest() {
+  const auto is_at_rest = [](const Client& client) {
+    return !client.process->is_alive || client.program->is_at_rest();
+  };
+  Time deadline = scheduler_.now() + seconds(60);
+  bool is_at_rest_now = false;
+  std::string difference = "programs are at work still";
+  while (!difference.empty()) {
+    if (scheduler_.now() > deadline) Fail(absl::StrCat("programs rest for long, and ", difference));
+    Sleep(milliseconds(200));
+    if (!std::all_of(clients_.begin(), clients_.end(), is_at_rest)) continue;
+    // A program that lost its session has a second of grace.
+    if (!std::exchange(is_at_rest_now, true)) {
+      deadline = std::max(scheduler_.now(), disturbed_at_) + (scheduler_.stalls() ? seconds(20) : seconds(4));
+    }
+    difference = Difference();
+  }
+}
+
+std::string Scenario::Difference() {
+  const Broker* const broker = ServingBroker();
+  if (broker == nullptr) return "lgpud is gone";
+  for (const std::string& name : leases_) {
+    v1::Lease lease;
+    const absl::Status got = CallControl([&](daemon::LeaseTable& table) -> absl::Status {
+      LGPU_ASSIGN_OR_RETURN(lease, table.Get(Root(), name));
+      return absl::OkStatus();
+    });
+    if (!got.ok()) return absl::StrCat("lease ", name, ": ", got.ToString());
+    const std::optional<Broker::DeviceInfo> device = broker->Find(LogicalId{lease.devices(0).id()});
+    if (!device) return absl::StrCat("lease ", name, " has no device");
+    Bytes held;
+    for (const Client& client : clients_) {
+      if (client.process->is_alive && client.program->lease() == name) held += client.program->held();
+    }
+    // A preallocated device has spare chunks beside those of programs.
+    const bool is_preallocated = lease.devices(0).mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE;
+    const bool is_right = is_preallocated ? held <= device->held : held == device->held;
+    if (!is_right) {
+      return absl::StrCat("programs of ", name, " hold ", held.count(), " bytes, the ledger has ",
+                          device->held.count());
+    }
+  }
+  return "";
+}
+
 void Scenario::End() {
   scheduler_.Note("the end begins");
+  is_resting_ = true;
   for (Client& client : clients_) {
     Processes::Get().Continue(*client.process);
+    client.process->acts_at_step = kNever;
     client.program->Finish();
   }
-  daemon_process_->dies_at_step = ~std::uint64_t{0};
-  if (!daemon_process_->is_alive) StartDaemon(/*waits=*/false);
+  daemon_process_->dies_at_step = kNever;
   AwaitDaemon();
   const Time deadline = scheduler_.now() + kEndPatience;
   for (DropDead(); !clients_.empty(); DropDead()) {
     if (scheduler_.now() > deadline) Fail(absl::StrCat(clients_.size(), " programs do not end"));
     Sleep(milliseconds(50));
   }
+  AwaitRest();  // the leases are there still, and have nothing
   RemoveLeases();
   AwaitMemoryBack();
   GrantWholeCard();

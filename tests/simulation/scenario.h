@@ -23,12 +23,15 @@ class Scenario {
  public:
   struct Options {
     std::uint64_t seed = 1;
-    std::chrono::nanoseconds length{};  // of simulated time; zero: the seed chooses
+    std::chrono::nanoseconds length{};  // of simulated time; zero: as many strikes as the seed chooses
     std::string folder;                 // for lgpud's files; empty at the start
+    std::uint64_t most_strikes = ~std::uint64_t{0};  // then the end begins
+    /// 20 programs that are at work all the time, or hardly ever.
+    enum class Pace { kOfTheSeed, kQuiet, kBusy } pace = Pace::kOfTheSeed;
   };
   struct Counts {
-    std::uint64_t daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0, grants = 0,
-                  refusals = 0, checks = 0;
+    std::uint64_t strikes = 0, daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0,
+                  grants = 0, waits = 0, refusals = 0, checks = 0;
   };
   Scenario(const Options& options, Scheduler& scheduler);
 
@@ -43,11 +46,16 @@ class Scenario {
   };
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
   bool OneIn(std::uint64_t n) { return Below(n) == 0; }
+  /// How long a request with this timeout may take that is answered now and took so long.
+  Time MostTime(Time took, Time timeout) const;
+  /// Some threads of the processes that `stops` names stand still for a while.
+  void StandStill(const std::function<bool(const MachineProcess&)>& stops);
   [[noreturn]] void Fail(const std::string& what);
   void Sleep(std::chrono::nanoseconds time);
   /// Starts an lgpud and, with `waits`, waits until it serves.
   void StartDaemon(bool waits);
   void AwaitDaemon();
+  bool Serves() const { return daemon_process_->is_alive && daemon_->serves(); }
   void MakeLeases();
   void SpawnClient();
   void DropDead();
@@ -56,6 +64,20 @@ class Scenario {
   void StrikeDaemon();
   void StrikeClient();
   void Resize();
+  /// In one of its next steps the process does that.
+  void InAStepOf(MachineProcess& process, std::uint64_t at_most, const std::function<void()>& act);
+  /// What may happen to a program that has connected to lgpud: it dies, or the thread stands still.
+  void StrikeConnected(MachineProcess& process);
+  /// The same where memory has come.
+  void StrikeGranted();
+  void HitDaemon(bool is_stop);
+  /// The calling thread of a program stands still for up to so long after this step.
+  void StandHere(Time at_most);
+  /// Lets all programs rest, and compares what they hold with the ledger.
+  void Settle();
+  void AwaitRest();
+  /// The first difference; empty: none.
+  std::string Difference();
   void End();
   void AwaitMemoryBack();
   void RemoveLeases();
@@ -68,17 +90,23 @@ class Scenario {
   std::mt19937_64 random_;
   daemon::Config config_;
   Bytes card_;
+  std::uint64_t daemon_strikes_ = 0;  // of 10
+  static constexpr Bytes kUnit = 2_MiB;
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};  // a step of a MachineProcess
   std::vector<std::string> leases_;
   std::unique_ptr<DaemonProgram> daemon_;
   MachineProcess* daemon_process_ = nullptr;
   bool had_faults_ = false;  // the present lgpud
+  bool is_resting_ = false;  // lgpud does not die now
   std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;
   std::vector<Client> clients_, past_clients_;
+  // When lgpud was away last, or a program stopped, or threads stood still; max: lgpud is away now.
+  Time disturbed_at_{0};
   Counts counts_;
 };
 
-/// Says what went wrong, with the seed and the step, and ends the program.
-[[noreturn]] void FailSimulation(const Scheduler& scheduler, std::uint64_t seed, const std::string& what);
+/// Says on standard error what went wrong, with the seed and the step.
+void TellFailure(const Scheduler& scheduler, std::uint64_t seed, const std::string& what);
 
 }  // namespace lgpu::simulation
 

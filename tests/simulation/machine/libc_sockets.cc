@@ -173,7 +173,9 @@ LGPU_IN_FRONT int connect(int fd, const sockaddr* address, socklen_t bytes) {
         return bound == nullptr ? errno : socket->ConnectTo(*bound);
       });
   scheduler->DescriptorsChanged();
-  return error == 0 ? 0 : Fail(error);
+  if (error != 0) return Fail(error);
+  if (const auto& then = Scheduler::Self().process->on_connected; then) then();
+  return 0;
 }
 
 LGPU_IN_FRONT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
@@ -237,6 +239,8 @@ LGPU_IN_FRONT ssize_t recvmsg(int fd, msghdr* message, int flags) {
   }
   if (taken < received->data.size()) message->msg_flags |= MSG_TRUNC;
   InstallDescriptors(*message, received->descriptors);
+  const MachineProcess& process = *Scheduler::Self().process;
+  if (!received->descriptors.empty() && process.on_descriptors) process.on_descriptors();
   return static_cast<ssize_t>(taken);
 }
 

@@ -16,6 +16,7 @@ void RunMachine(const Scheduler::Options& options, const std::function<void(Sche
   auto* const scheduler = new Scheduler(options);
   scheduler->Enter(Processes::Get().MakeFirst("machine"));
   body(*scheduler);
+  Scheduler::Exit();
 }
 
 MachineRun RunMachineInChild(Scheduler::Options options, bool is_traced,
@@ -45,12 +46,11 @@ MachineRun RunMachineInChild(Scheduler::Options options, bool is_traced,
 }
 
 void FixAddresses(char** argv) {
-  cpu_set_t allowed, one;
-  CPU_ZERO(&one);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
-      if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &one);
-    }
+  // One thread runs at a time: on one CPU the next one starts at once.
+  if (const int cpu = ::sched_getcpu(); cpu >= 0) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
     ::sched_setaffinity(0, sizeof one, &one);
   }
   const int persona = ::personality(0xffffffff);

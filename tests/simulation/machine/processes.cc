@@ -57,6 +57,7 @@ void Processes::Kill(MachineProcess& process) {
   Scheduler& scheduler = *Scheduler::Here();
   scheduler.Note(process.name + " " + std::to_string(process.pid) + " ends");
   ++deaths_;
+  if (process.on_end) process.on_end();
   live_.erase(process.pid);
   scheduler.KillThreads(process);
   Descriptors::Get().CloseAll(process);

@@ -30,6 +30,11 @@ struct MachineProcess {
   bool is_stopped = false;
   std::uint64_t steps = 0;
   std::uint64_t dies_at_step = ~std::uint64_t{0};
+  std::uint64_t acts_at_step = ~std::uint64_t{0};
+  std::function<void()> action;          // at that step, on the thread whose step it is
+  std::function<void()> on_connected;    // on the thread that has connected a socket
+  std::function<void()> on_descriptors;  // on the thread that has received some
+  std::function<void()> on_end;          // where it dies, before another thread runs
   std::uint64_t most_descriptors = 1024;
   FileFaults file_faults;
   std::uint64_t number = 0;  // of all processes there ever were

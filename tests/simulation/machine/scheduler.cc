@@ -51,7 +51,7 @@ SimulatedThread& Scheduler::Self() { return *self; }
 
 Scheduler::Scheduler(const Options& options) : options_(options), random_(options.seed) {
   constexpr std::uint64_t kSwitches[] = {2, 4, 10, 40, 200};
-  constexpr std::uint64_t kStalls[] = {0, 0, 3000, 500};
+  constexpr std::uint64_t kStalls[] = {0, 0, 3000, 500, 100};
   switch_one_in_ = kSwitches[Below(std::size(kSwitches))];
   stall_one_in_ = kStalls[Below(std::size(kStalls))];
 }
@@ -68,6 +68,8 @@ void Scheduler::Enter(MachineProcess& process) {
   self = thread.get();
   by_number_[thread->number] = std::move(thread);
 }
+
+void Scheduler::Exit() { self = nullptr; }
 
 void Scheduler::Trace(const char* what, std::uint64_t a, std::uint64_t b) {
   const auto mix = [this](std::uint64_t value) { hash_ = (hash_ ^ value) * 1099511628211u; };
@@ -96,14 +98,15 @@ void Scheduler::Step(const char* what, std::uint64_t a, std::uint64_t b) {
   if (is_checking_) return;
   ++steps_;
   Trace(what, a, b);
-  if (steps_ >= options_.most_steps) End("the steps of this run are used up");
+  if (steps_ > options_.most_steps) End("the steps of this run are used up");
   if (++self->process->steps >= self->process->dies_at_step) Processes::Get().Kill(*self->process);
+  if (self->process->steps == self->process->acts_at_step) self->process->action();
   PassTime(kStepTime);
   if (self->state == SimulatedThread::State::kDead) Leave();
   if (stall_one_in_ != 0 && OneIn(stall_one_in_)) {
-    const Time pause(OneIn(8) ? Below(400'000'000) : Below(5'000'000));
+    const Time pause(OneIn(6) ? Below(700'000'000) : Below(5'000'000));
     Block("its turn on the CPU", nullptr, {}, now_ + pause);
-  } else if (OneIn(switch_one_in_) || self->process->is_stopped) {
+  } else if (OneIn(switch_one_in_) || self->process->is_stopped || self->stands_still_until > now_) {
     GiveUp();
   }
 }
@@ -149,6 +152,8 @@ void Scheduler::JumpToNextDeadline() {
   for (const SimulatedThread* thread : threads_) {
     if (thread->state == SimulatedThread::State::kBlocked && thread->deadline) {
       next = std::min(next, *thread->deadline);
+    } else if (thread->state == SimulatedThread::State::kRunnable && !thread->process->is_stopped) {
+      next = std::min(next, thread->stands_still_until);
     }
   }
   if (next == Time::max()) End("every thread waits, and nothing will wake one:\n" + DescribeThreads());
@@ -160,7 +165,8 @@ SimulatedThread* Scheduler::ChooseNext() {
   while (true) {
     runnable_.clear();
     for (SimulatedThread* thread : threads_) {
-      if (thread->state == SimulatedThread::State::kRunnable && !thread->process->is_stopped) {
+      if (thread->state == SimulatedThread::State::kRunnable && !thread->process->is_stopped &&
+          thread->stands_still_until <= now_) {
         runnable_.push_back(thread);
       }
     }
@@ -287,6 +293,13 @@ void Scheduler::Detach(pthread_t real_thread) {
   }
   LGPU_REAL(pthread_detach);
   real(real_thread);
+}
+
+void Scheduler::StandStill(const MachineProcess& process, std::uint64_t one_in, Time at_most) {
+  for (SimulatedThread* thread : threads_) {
+    if (thread->process != &process || !OneIn(one_in)) continue;
+    thread->stands_still_until = now_ + Time(Below(static_cast<std::uint64_t>(at_most.count())));
+  }
 }
 
 void Scheduler::KillThreads(MachineProcess& process) {

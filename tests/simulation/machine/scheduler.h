@@ -36,6 +36,7 @@ struct SimulatedThread {
   std::function<bool()> is_ready;  // of one that waits for descriptors
   std::optional<Time> deadline;
   bool timed_out = false;
+  Time stands_still_until{0};
   std::atomic<std::uint32_t> baton{0};
   pthread_t real{};
   bool is_detached = false;
@@ -62,6 +63,8 @@ class Scheduler {
   explicit Scheduler(const Options& options);
   /// Makes the calling thread a thread of the simulation, the first one, in `process`.
   void Enter(MachineProcess& process);
+  /// The calling thread is none of the simulation any more, whose other threads stay where they are.
+  static void Exit();
 
   /// One step of the calling thread: time passes a little, the thread may lose the baton, or its process dies
   /// here. `what` and the numbers are the step's line in the trace.
@@ -92,6 +95,10 @@ class Scheduler {
   /// Whether a thread of that number lives.
   bool Lives(std::uint32_t number) const { return by_number_.contains(number); }
 
+  /// One in so many threads of the process does not run again before a time of up to `at_most` from now.
+  void StandStill(const MachineProcess& process, std::uint64_t one_in, Time at_most);
+  /// Threads of this run stand still now and then.
+  bool stalls() const { return stall_one_in_ != 0; }
   Time now() const { return now_; }
   std::uint64_t steps() const { return steps_; }
   /// Of all steps so far: equal for equal runs.

@@ -1,0 +1,145 @@
+// What happens to the processes of a Scenario.
+
+#include <cerrno>
+#include <csignal>
+#include <iterator>
+
+#include "tests/simulation/scenario.h"
+
+namespace lgpu::simulation {
+
+using std::chrono::milliseconds;
+
+void Scenario::StandStill(const std::function<bool(const MachineProcess&)>& stops) {
+  constexpr milliseconds kTimes[] = {milliseconds(5), milliseconds(50), milliseconds(500),
+                                     milliseconds(1500)};
+  const milliseconds at_most = kTimes[Below(std::size(kTimes))];
+  const std::uint64_t one_in = 1 + Below(4);
+  for (const auto& [pid, process] : Processes::Get().live()) {
+    if (stops(*process)) scheduler_.StandStill(*process, one_in, at_most);
+  }
+  if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, scheduler_.now() + at_most);
+}
+
+void Scenario::Strike() {
+  const std::uint64_t dice = Below(10);
+  if (dice < daemon_strikes_) {
+    StrikeDaemon();
+  } else if (!OneIn(4)) {
+    StrikeClient();
+  } else {
+    Resize();
+  }
+  if (Serves() || OneIn(3)) AwaitDaemon();
+}
+
+void Scenario::StrikeDaemon() {
+  if (!daemon_process_->is_alive) {
+    // Also this one may die soon, or be cut in its recovery.
+    StartDaemon(/*waits=*/false);
+    if (OneIn(2)) daemon_process_->dies_at_step = Below(3000);
+    return;
+  }
+  switch (Below(8)) {
+    case 0:
+    case 1:
+    case 2:
+      daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(1500);
+      break;
+    case 3:
+    case 4:
+    case 5:
+      if (clients_.empty()) return;
+      InAStepOf(*clients_[Below(clients_.size())].process, 300, [this, is_stop = OneIn(4)] {
+        HitDaemon(is_stop);
+        if (OneIn(2)) StandHere(milliseconds(1000));
+      });
+      break;
+    case 6:
+      HitDaemon(/*is_stop=*/true);
+      break;
+    default:
+      had_faults_ = true;
+      disturbed_at_ = Time::max();
+      daemon_process_->file_faults = {.one_in = 1 + Below(4), .error = OneIn(2) ? ENOSPC : EIO};
+      Sleep(milliseconds(Below(OneIn(4) ? 500 : 20)));
+      daemon_process_->file_faults = {};
+      disturbed_at_ = scheduler_.now();
+      return;
+  }
+}
+
+void Scenario::HitDaemon(bool is_stop) {
+  if (!Serves()) return;
+  if (!is_stop) return Processes::Get().Kill(*daemon_process_);
+  ++counts_.daemon_stops;
+  disturbed_at_ = Time::max();
+  daemon_->SendStop();
+  StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
+}
+
+void Scenario::StandHere(Time at_most) {
+  const Time until = scheduler_.now() + Time(Below(static_cast<std::uint64_t>(at_most.count())));
+  Scheduler::Self().stands_still_until = until;
+  if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, until);
+}
+
+void Scenario::InAStepOf(MachineProcess& process, std::uint64_t at_most, const std::function<void()>& act) {
+  process.acts_at_step = process.steps + 1 + Below(at_most);
+  process.action = act;
+}
+
+void Scenario::StrikeConnected(MachineProcess& process) {
+  switch (Below(8)) {
+    case 0:
+      process.dies_at_step = process.steps + 1 + Below(100);
+      break;
+    case 1:
+    case 2:
+      InAStepOf(process, 100, [this] { StandHere(milliseconds(1000)); });
+      break;
+    default:
+      break;
+  }
+}
+
+void Scenario::StrikeGranted() {
+  if (is_resting_ || !OneIn(40)) return;
+  InAStepOf(*Scheduler::Self().process, 16, [this] {
+    HitDaemon(OneIn(4));
+    StandHere(milliseconds(1000));
+  });
+}
+
+void Scenario::StrikeClient() {
+  if (clients_.empty()) return;
+  Client& client = clients_[Below(clients_.size())];
+  MachineProcess& process = *client.process;
+  if (!process.is_alive) return;
+  switch (Below(5)) {
+    case 0:
+      process.dies_at_step = process.steps + 1 + Below(2000);
+      break;
+    case 1:
+      disturbed_at_ = Time::max();
+      Processes::Get().Stop(process);
+      Sleep(milliseconds(Below(OneIn(4) ? 3000 : 100)));
+      Processes::Get().Continue(process);
+      disturbed_at_ = scheduler_.now();
+      return;
+    case 2:
+      client.program->Finish();
+      return;
+    case 3:
+      for (const Client& other : clients_) {
+        if (OneIn(2)) Processes::Get().Kill(*other.process);
+      }
+      return;
+    default:
+      Processes::Get().Kill(process);
+      break;
+  }
+  ++counts_.client_deaths;
+}
+
+}  // namespace lgpu::simulation
