@@ -101,7 +101,7 @@ TEST_F(ReleaseTest, TheHookSurvivesARestartOfTheDaemon) {
   StartMachine();
   auto holder = StartHolder("kill $LGPU_RELEASE_PID");
   RestartDaemon();
-  EXPECT_EQ(Ask(*holder, "alloc c plain 3000000"), "ok") << "it has joined the new daemon";
+  EXPECT_EQ(Ask(*holder, absl::StrCat("alloc c plain ", 100 * kMiB)), "ok") << "it has joined the new daemon";
   AwaitIdleHolder();
   auto asker = StartAsker();
   EXPECT_EQ(Ask(*asker, AskFor500()), "ok");
