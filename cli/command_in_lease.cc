@@ -117,9 +117,6 @@ void CommandInLease::AddTo(CLI::App& verb) {
 
 absl::Status CommandInLease::CheckFlags() {
   LGPU_ASSIGN_OR_RETURN(variables_, ParseVariables());
-  if (release_flag_ != nullptr && release_flag_->count() > 0 && release_.empty()) {
-    return absl::InvalidArgumentError("--release is empty; it needs a command, or leave the flag out");
-  }
   if (memory_wait_flag_->count() == 0) return absl::OkStatus();
   const absl::StatusOr<std::chrono::milliseconds> parsed = ParseDuration(memory_wait_text_);
   if (!parsed.ok()) {

@@ -66,7 +66,6 @@ class CommandInLease {
                                    const v1::Lease& lease, int code, const CommonOptions& options) const;
 
   const Lease lease_;
-  const CLI::Option* release_flag_ = nullptr;
   std::string release_;
   bool require_attach_ = false;
   bool isolate_ = false;

@@ -157,12 +157,13 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   socket_device_.store(about.st_dev);
   socket_inode_.store(about.st_ino);
   socket_.store(channel_.fd());
+  // A new page knows of no use: the program counts as used now.
+  if (sees_tick) page_->last_use.store(tick_page_.tick()->load());
+  if (options_.makes_no_use) page_->last_use.store(ClientPage::kNoUse);
   if (!resumes) {
     const std::lock_guard lock(charges_locks_);
     page_->imports.store(imports_.load());
     page_->kernel_heap.store(kernel_heap_.load());
-    if (sees_tick) page_->last_use.store(tick_page_.tick()->load());
-    if (options_.makes_no_use) page_->last_use.store(ClientPage::kNoUse);
     is_attached_.store(true, std::memory_order_release);
   }
   if (sees_tick) options_.watch_tick(tick_page_.tick());
