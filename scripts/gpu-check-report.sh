@@ -15,7 +15,7 @@ name_report() {
     note "gpu-check: error: $report cannot be written; name another folder"
     exit 2
   }
-  timeout -k 5 60 "$here/bin/gpu_probe" --out "$logs/about.json" about >"$logs/about.log" 2>&1 || true
+  timeout -k 5 "$(time_for 60)" "$here/bin/gpu_probe" --out "$logs/about.json" about >"$logs/about.log" 2>&1 || true
   date=$(about date)
   date=${date:-$(date -u +%Y-%m-%dT%H:%M:%SZ)}
   gpu=$(about gpu)

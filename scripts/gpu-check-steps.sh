@@ -18,6 +18,14 @@ count() {
   done
   printf '%d' "$sum"
 }
+# Prints the names of the steps whose verdicts begin so, with commas.
+names_of() {
+  local name names=
+  for name in "${all_steps[@]}"; do
+    if [[ ${verdicts[$name]:-} == "$1"* ]]; then names+=,$name; fi
+  done
+  printf '%s' "${names#,}"
+}
 # Prints "N passed, N failed, N skipped", and how many had no time.
 counts() {
   local no_time
@@ -68,6 +76,14 @@ time_for() {
   printf '%d' $((left < $1 ? left : $1))
 }
 
+has_time() { ((seconds == 0 || SECONDS < seconds)); }
+# out_of_time NAME: whether no time is left for a step, which then has this verdict. The report is not written anew for it.
+out_of_time() {
+  if has_time; then return 1; fi
+  verdicts[$1]='not run: no time'
+  note "gpu-check: $1: ${verdicts[$1]}"
+}
+
 # Whether a benchmark's output has a figure and no error.
 has_figures() {
   ! grep -q 'ERROR OCCURRED' "$1" && grep -qE '^BM_.* (ns|us|ms) |[0-9]\.[0-9]+ +[0-9.]+ +[0-9.]+$' "$1"
@@ -111,12 +127,8 @@ end_step() {
 step() {
   local name=$1 limit=$2 time start=$SECONDS code=0
   shift 2
-  wanted "$name" || return 0
+  wanted "$name" && ! out_of_time "$name" || return 0
   time=$(time_for "$limit")
-  if ((time == 0)); then
-    settle "$name" 'not run: no time'
-    return
-  fi
   running=$name
   : >"$logs/$name.log"
   write_report
