@@ -173,7 +173,7 @@ TEST_F(WatchedTest, WithoutNvmlNoProgramIsReportedAndDoctorSaysSo) {
   auto client = StartIn(lease);
   EXPECT_EQ(Ask(*client, absl::StrCat("heap ", 768 * kMiB)), "ok");
   EXPECT_EQ(Stats().cards(0).overhead_bytes(), 0u) << "nothing is set aside";
-  EXPECT_THAT(Run({"doctor", "--no-self-test"}).out,
+  EXPECT_THAT(Run({"doctor", "-v", "--no-self-test"}).out,
               HasSubstr("without NVML lgpud cannot see memory that programs use beyond their charges"));
   EXPECT_THAT(Events(lease), Not(HasSubstr("beyond its charges")));
   End(*client);

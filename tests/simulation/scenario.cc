@@ -135,9 +135,7 @@ void Scenario::AwaitDaemon() {
     if (scheduler_.now() > deadline) Fail("lgpud does not serve 30 s after its start");
     Sleep(milliseconds(5));
   }
-  if (disturbed_at_ == Time::max()) {
-    disturbed_at_ = scheduler_.now();
-  }
+  if (disturbed_at_ == Time::max()) disturbed_at_ = scheduler_.now();
   if (const Broker* const broker = ServingBroker()) {
     WatchMutex([&] { (void)broker->CheckInvariants(); }, [this] { Check(); });
   }
