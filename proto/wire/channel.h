@@ -35,7 +35,7 @@ struct Protocol {
   static constexpr std::uint32_t kChargeVersion = 3;    // from here on a client page has `charges`
   static constexpr std::uint32_t kSnapshotVersion = 4;  // from here on a client can answer Snapshot
   static constexpr std::uint32_t kWithdrawVersion = 5;  // from here on a daemon knows Withdraw
-  static constexpr std::uint32_t kGiveWayVersion = 5;   // from here on a client knows StillWaiting and Release
+  static constexpr std::uint32_t kGiveWayVersion = 5;  // from here on a client knows StillWaiting and Release
   static constexpr std::size_t kMaxFrameBytes = 64 * 1024;
   static constexpr std::size_t kMaxFdsPerFrame = 253;  // SCM_MAX_FD of the kernel
   static constexpr std::size_t kMaxReturnChunks = 4096;
