@@ -32,6 +32,11 @@ bool IsRecursive(const pthread_mutex_t& mutex) {
 
 // A mutex whose owner's process was killed is free: only objects that all processes of this program share
 // have such ones.
+bool IsFree(const Scheduler& scheduler, const pthread_mutex_t& mutex) {
+  const int owner = mutex.__data.__owner;
+  return owner == 0 || !scheduler.Lives(static_cast<std::uint32_t>(owner));
+}
+
 bool TryLock(Scheduler& scheduler, pthread_mutex_t& mutex) {
   const auto own = static_cast<int>(Scheduler::Self().number);
   if (watch.looker == Scheduler::Self().number) {
@@ -43,14 +48,17 @@ bool TryLock(Scheduler& scheduler, pthread_mutex_t& mutex) {
     ++mutex.__data.__count;
     return true;
   }
-  if (owner != 0 && scheduler.Lives(static_cast<std::uint32_t>(owner))) return false;
+  if (!IsFree(scheduler, mutex)) return false;
   owner = own;
   mutex.__data.__count = 1;
   return true;
 }
 
 void Lock(Scheduler& scheduler, pthread_mutex_t& mutex) {
-  while (!TryLock(scheduler, mutex)) scheduler.Block("a mutex", &mutex, {}, {});
+  // It is also free, without a wake-up, when its owner's process is killed.
+  while (!TryLock(scheduler, mutex)) {
+    scheduler.Block("a mutex", &mutex, [&] { return IsFree(scheduler, mutex); }, {});
+  }
 }
 
 void Unlock(Scheduler& scheduler, pthread_mutex_t& mutex) {
