@@ -19,8 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPauseForMemory{5};
-// No daemon lets a request wait longer.
-constexpr std::uint64_t kMostMoreMs = 3'600'000;
 
 std::uint64_t RequestOf(const wire::Frame& frame) {
   if (const auto* const grant = frame.Get<wire::Grant>()) return grant->request_id;
@@ -358,7 +356,8 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
     NotifyChange();
   } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
     if (Waiter* const waiter = FindWaiter(still->request_id); waiter != nullptr) {
-      waiter->more_until = Clock::now() + std::chrono::milliseconds(std::min(still->more_ms, kMostMoreMs)) +
+      waiter->more_until = Clock::now() +
+                           std::chrono::milliseconds(std::min(still->more_ms, wire::Protocol::kMostMoreMs)) +
                            options_.answer_timeout;
     }
   } else if (answered == 0 || answered >= next_request_) {
