@@ -354,6 +354,9 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
   } else if (const auto* const release = frame.Get<wire::Release>()) {
     releases_.push_back(*release);
     NotifyChange();
+  } else if (const auto* const suspend = frame.Get<wire::Suspend>()) {
+    suspends_.push_back(*suspend);
+    NotifyChange();
   } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
     if (Waiter* const waiter = FindWaiter(still->request_id); waiter != nullptr) {
       waiter->more_until = Clock::now() +
