@@ -6,6 +6,7 @@
 //   create BYTES     the same of cuMemCreate, mapped
 //   managed BYTES, shared BYTES   managed memory, or memory that it has exported
 //   busy, idle       begins work that goes on until "idle"
+//   touch            a call that waits for no work
 //   compare          whether all contents are as they were made, by copies on the stream
 //   call CALL PID [MILLISECONDS]   a checkpoint call: lock, checkpoint, restore, unlock or state; its result,
 //                    and of "state" the state after it
@@ -125,6 +126,8 @@ std::string Obey(const std::string& line) {
   CUresult result = CUDA_SUCCESS;
   if (verb == "start") {
     result = Start();
+  } else if (verb == "touch") {
+    result = cuMemGetInfo_v2(&bytes, nullptr);
   } else if (verb == "busy") {
     is_busy = true;
     result = cuLaunchHostFunc(stream, WaitForIdle, nullptr);

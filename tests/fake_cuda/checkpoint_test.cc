@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "lgpu/status.h"
 #include "tests/fake_cuda/fake_machine.h"
@@ -60,12 +61,12 @@ class Client {
 class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointTest() { machine_.state().any_program = true; }
-  /// A program with a context and 50 MiB of memory on the card.
+  /// A program with a context and 12 MiB of memory on the card.
   void Fill(Client& target) {
     EXPECT_EQ(target.Ask("start"), "ok");
-    EXPECT_EQ(target.Ask("alloc 20971520"), "ok");
+    EXPECT_EQ(target.Ask("alloc 4194304"), "ok");
     EXPECT_EQ(target.Ask("alloc 100000"), "ok");
-    EXPECT_EQ(target.Ask("create 31457280"), "ok");
+    EXPECT_EQ(target.Ask("create 6291456"), "ok");
     EXPECT_EQ(target.Ask("compare"), "same");
   }
   void Suspend(Client& caller, Client& target) {
@@ -74,24 +75,24 @@ class CheckpointTest : public ::testing::Test {
   }
   int StateOf(const Client& target) { return machine_.CheckpointsOf(target.pid())->state; }
 
-  FakeMachine machine_{{{.total = 96_MiB}}};
+  FakeMachine machine_{{{.total = 24_MiB, .context = 4_MiB}}};
 };
 
 TEST_F(CheckpointTest, ContentsAreTheSameAfterAnotherProgramHadTheMemory) {
   Client caller(machine_), target(machine_);
   Fill(target);
-  EXPECT_EQ(machine_.Used(0), 68_MiB);
+  EXPECT_EQ(machine_.Used(0), 16_MiB);
   EXPECT_EQ(caller.Call("state", target), "0 0");
   EXPECT_EQ(caller.Call("lock", target, "10000"), "0");
   EXPECT_EQ(caller.Call("state", target), "0 1");
-  EXPECT_EQ(machine_.Used(0), 68_MiB);
+  EXPECT_EQ(machine_.Used(0), 16_MiB);
   EXPECT_EQ(caller.Call("checkpoint", target), "0");
   EXPECT_EQ(caller.Call("state", target), "0 2");
   EXPECT_EQ(machine_.Used(0), Bytes());
   {
     Client other(machine_);
     EXPECT_EQ(other.Ask("start"), "ok");
-    EXPECT_EQ(other.Ask("alloc 73400320"), "ok");
+    EXPECT_EQ(other.Ask("alloc 18874368"), "ok");
     EXPECT_EQ(other.Ask("compare"), "same");
     target.Tell("compare");  // it waits
     EXPECT_EQ(target.Answer(kShort), "no answer");
@@ -148,7 +149,7 @@ TEST_F(CheckpointTest, LockWaitsForQueuedWork) {
   EXPECT_EQ(target.Ask("busy"), "ok");
   EXPECT_EQ(caller.Call("lock", target, "50"), "600");
   EXPECT_EQ(caller.Call("state", target), "0 0");
-  EXPECT_EQ(target.Ask("alloc 1048576"), "ok");
+  EXPECT_EQ(target.Ask("touch"), "ok");
   caller.TellCall("lock", target);
   EXPECT_EQ(caller.Answer(kShort), "no answer");
   EXPECT_EQ(target.Ask("idle"), "ok");
@@ -165,9 +166,9 @@ TEST_F(CheckpointTest, NoRestoreSucceedsAfterOneWithoutRoom) {
   {
     Client other(machine_);
     EXPECT_EQ(other.Ask("start"), "ok");
-    EXPECT_EQ(other.Ask("alloc 20971520"), "ok");
+    EXPECT_EQ(other.Ask("alloc 8388608"), "ok");
     EXPECT_EQ(caller.Call("restore", target), "2");
-    EXPECT_EQ(machine_.Used(0), 52_MiB) << "of the restore nothing is left";
+    EXPECT_EQ(machine_.Used(0), 16_MiB) << "of the restore nothing is left";
   }
   EXPECT_EQ(caller.Call("restore", target), "304");
   EXPECT_EQ(caller.Call("unlock", target), "401");
@@ -253,7 +254,7 @@ TEST_F(CheckpointTest, SharedMemoryIsRefusedOrStaysOnTheCard) {
   EXPECT_EQ(caller.Call("checkpoint", target), "801");
   machine_.state().checkpoint_refuses_shared = false;
   EXPECT_EQ(caller.Call("checkpoint", target), "0");
-  EXPECT_EQ(machine_.Used(0), 18_MiB) << "the caller's context, and the shared memory";
+  EXPECT_EQ(machine_.Used(0), 6_MiB) << "the caller's context, and the shared memory";
   EXPECT_EQ(caller.Call("restore", target), "0");
   EXPECT_EQ(caller.Call("unlock", target), "0");
   EXPECT_EQ(target.Ask("compare"), "same");
@@ -301,11 +302,12 @@ TEST_F(CheckpointTest, MemoryOfATargetThatWasKilledIsBackInEachState) {
   for (int state = kRunning; state <= kCheckpointed; ++state) {
     Client target(machine_);
     Fill(target);
-    if (state >= kLocked) EXPECT_EQ(caller.Call("lock", target), "0");
-    if (state >= kCheckpointed) EXPECT_EQ(caller.Call("checkpoint", target), "0");
+    for (const auto& [call, after] : {std::pair("lock", kLocked), std::pair("checkpoint", kCheckpointed)}) {
+      EXPECT_EQ(state >= after ? caller.Call(call, target) : "0", "0") << call;
+    }
     target.Kill();
     EXPECT_EQ(StateOf(target), state);
-    EXPECT_EQ(machine_.Used(0), 16_MiB) << "the caller's context";
+    EXPECT_EQ(machine_.Used(0), 4_MiB) << "the caller's context";
     EXPECT_EQ(caller.Call("unlock", target), "1");
   }
   Client target(machine_);

@@ -177,6 +177,7 @@ CUresult Server::Lock(std::int64_t give_up_at) {
     ::raise(SIGSEGV);
   }
   while (HasFault(state.lock_hangs)) ::usleep(kPauseMicroseconds);
+  if (is_late()) return CUDA_ERROR_NOT_READY;  // the process was stopped
   process_.gate.Shut();
   while (!process_.gate.IsEmpty() || !AllStreamsAreIdle()) {
     if (is_late()) {
