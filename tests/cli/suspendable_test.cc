@@ -55,7 +55,7 @@ void End(pid_t pid) {
 TEST(SuspendableTest, ChildAndGrandchildMayBeSuspended) {
   const auto child = StartCat();
   EXPECT_EQ(CheckSuspendable(child->pid()), absl::OkStatus());
-  const auto shell = ChildProgram::Start({.argv = {"sh", "-c", "cat & echo $!; wait"}});
+  const auto shell = ChildProgram::Start({.argv = {"sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait"}});
   ASSERT_TRUE(shell.ok()) << shell.status();
   const pid_t grandchild = std::stoi((*shell)->ReadLine().value_or("0"));
   EXPECT_EQ(CheckSuspendable(grandchild), absl::OkStatus());
