@@ -38,8 +38,9 @@ class CheckpointCallsTest : public ::testing::Test {
     // The child asks for all devices of the machine.
     ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
     target_ = Start();
-    for (const char* const line : {"start", "alloc 4194304", "alloc 100000"})
+    for (const char* const line : {"start", "alloc 4194304", "alloc 100000"}) {
       EXPECT_EQ(Ask(line), "ok") << line;
+    }
   }
   ~CheckpointCallsTest() override {
     // Each child was waited for.

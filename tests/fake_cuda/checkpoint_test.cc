@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -168,6 +169,18 @@ TEST_F(CheckpointTest, ProcessWithoutTheDriverIsAnInvalidValue) {
   for (const char* const call : {"state", "lock", "checkpoint", "restore", "unlock"}) {
     EXPECT_EQ(caller.Call(call, target), "1") << call;
   }
+}
+
+TEST_F(CheckpointTest, ProcessOfAnotherUserIsNotPermitted) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+  Client caller(machine_), target(machine_);
+  Fill(target);
+  ASSERT_EQ(caller.Ask("start"), "ok");
+  ASSERT_EQ(caller.Ask("user"), "ok");
+  for (const char* const call : {"state", "lock", "checkpoint", "restore", "unlock"}) {
+    EXPECT_EQ(caller.Call(call, target), "800") << call;
+  }
+  EXPECT_EQ(target.Ask("compare"), "same");
 }
 
 TEST_F(CheckpointTest, LockWaitsForQueuedWork) {
