@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "base/process.h"
 #include "base/spawn.h"
+#include "cli/output.h"
 #include "lgpu/status.h"
 
 namespace lgpu::cli {
@@ -33,7 +34,7 @@ constexpr int kInvalidValue = 1, kOutOfMemory = 2, kIllegalState = 401, kNotRead
 
 std::string ProcessText(pid_t pid) {
   const std::string command = ProcessCommand(pid);
-  return absl::StrCat("process ", pid, command.empty() ? "" : absl::StrCat(" (", command, ")"));
+  return absl::StrCat("process ", pid, command.empty() ? "" : absl::StrCat(" (", Printable(command), ")"));
 }
 
 absl::Status StatusOfResult(const std::string& text, int result) {

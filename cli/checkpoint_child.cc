@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -31,6 +32,16 @@ static_assert(sizeof(CallArguments) == 64);
 
 using DriverResult = int;
 
+/// The driver's name of a call; empty: there is no such call.
+std::string SymbolOf(const std::string& verb) {
+  for (const auto& [known, name] :
+       {std::pair("state", "GetState"), std::pair("lock", "Lock"), std::pair("checkpoint", "Checkpoint"),
+        std::pair("restore", "Restore"), std::pair("unlock", "Unlock")}) {
+    if (verb == known) return absl::StrCat("cuCheckpointProcess", name);
+  }
+  return "";
+}
+
 #if defined(__x86_64__)
 template <typename Function>
 Function* FindCall(void* driver, const char* name) {
@@ -45,11 +56,7 @@ std::string ErrorLine(void* driver, const std::string& call, DriverResult result
 }
 
 std::string CallDriver(void* driver, const std::string& verb, int pid, std::uint32_t timeout_ms) {
-  const std::string name = absl::StrCat("cuCheckpointProcess", verb == "state"        ? "GetState"
-                                                               : verb == "lock"       ? "Lock"
-                                                               : verb == "checkpoint" ? "Checkpoint"
-                                                               : verb == "restore"    ? "Restore"
-                                                                                      : "Unlock");
+  const std::string name = SymbolOf(verb);
   auto* const call = FindCall<DriverResult(int, void*)>(driver, name.c_str());
   if (call == nullptr) return absl::StrCat("missing the NVIDIA driver here has no ", name);
   if (verb == "restore") {
@@ -85,7 +92,7 @@ std::string OpenAndCall(const std::string&, int, std::uint32_t) {
 int MakeCheckpointCall(const std::vector<std::string>& words) {
   int pid = 0;
   std::uint32_t timeout_ms = 0;
-  if (words.size() != 3 || !absl::SimpleAtoi(words[1], &pid) || pid <= 0 ||
+  if (words.size() != 3 || SymbolOf(words[0]).empty() || !absl::SimpleAtoi(words[1], &pid) || pid <= 0 ||
       !absl::SimpleAtoi(words[2], &timeout_ms)) {
     std::fprintf(stderr, "lgpu %s is a part of `lgpu run`\n", kCheckpointVerb);
     return kExitUsage;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "base/process.h"
 #include "base/read_file.h"
+#include "cli/output.h"
 
 namespace lgpu::cli {
 namespace {
@@ -59,7 +60,7 @@ absl::Status CheckSuspendable(pid_t pid) {
   const absl::StatusOr<std::string> status = ReadWholeFile(absl::StrCat("/proc/", pid, "/status"));
   const std::string command = ProcessCommand(pid);
   const std::string name =
-      absl::StrCat("process ", pid, command.empty() ? "" : absl::StrCat(" (", command, ")"));
+      absl::StrCat("process ", pid, command.empty() ? "" : absl::StrCat(" (", Printable(command), ")"));
   const std::string state = status.ok() ? FieldOf(*status, "State") : "";
   if (pid <= 0 || state.empty() || state.starts_with("Z") || state.starts_with("X")) {
     return absl::NotFoundError(absl::StrCat("process ", pid, " has ended"));
@@ -74,7 +75,7 @@ absl::Status CheckSuspendable(pid_t pid) {
   if (name_space != NameSpaceOf("self")) return refuse("is in another pid namespace, as in a container");
   const std::string cgroups = ReadWholeFile(absl::StrCat("/proc/", pid, "/cgroup")).value_or("");
   if (const std::optional<std::string> frozen = FrozenCgroup(cgroups)) {
-    return refuse(absl::StrCat("is frozen, by the cgroup ", *frozen));
+    return refuse(absl::StrCat("is frozen, by the cgroup ", Printable(*frozen)));
   }
   const std::optional<std::set<std::uint64_t>> nccl = MappedFiles(pid, "libnccl");
   if (!nccl) return refuse("may not be looked at by this user");

@@ -4,8 +4,13 @@
 //   start            the driver, with a context and a stream
 //   alloc BYTES      plain memory, with contents of its own
 //   create BYTES     the same of cuMemCreate, mapped
+//   pooled BYTES     the same of a pool
 //   managed BYTES, shared BYTES   managed memory, or memory that it has exported
 //   busy, idle       begins work that goes on until "idle"
+//   work MILLISECONDS   begins work that takes so long
+//   cycle PID TIMES  suspends a process and resumes it, so often
+//   user             becomes another user, as root may
+//   exec             becomes this program anew
 //   touch            a call that waits for no work
 //   compare          whether all contents are as they were made, by copies on the stream
 //   call CALL PID [MILLISECONDS]   a checkpoint call: lock, checkpoint, restore, unlock or state; its result,
@@ -65,6 +70,8 @@ CUresult MakeMemory(const std::string& kind, std::size_t bytes) {
   CUresult result = CUDA_SUCCESS;
   if (kind == "alloc") {
     result = cuMemAlloc_v2(&address, bytes);
+  } else if (kind == "pooled") {
+    result = cuMemAllocAsync(&address, bytes, stream);
   } else if (kind == "managed") {
     result = cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL);
   } else {
@@ -79,6 +86,10 @@ CUresult MakeMemory(const std::string& kind, std::size_t bytes) {
     result = cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   }
   return result == CUDA_SUCCESS ? Fill(address, bytes) : result;
+}
+
+void Work(void* milliseconds) {
+  ::usleep(static_cast<useconds_t>(reinterpret_cast<std::uintptr_t>(milliseconds)) * 1000);
 }
 
 void WaitForIdle(void*) {
@@ -111,6 +122,17 @@ std::string MakeCall(const std::string& call, int pid, unsigned milliseconds) {
   return call == "state" && result == CUDA_SUCCESS ? answer + " " + std::to_string(state) : answer;
 }
 
+/// "ok", or the first call that failed and its result.
+std::string Cycle(int pid, int times) {
+  for (int i = 0; i < times; ++i) {
+    for (const char* const call : {"lock", "checkpoint", "restore", "unlock"}) {
+      const std::string result = MakeCall(call, pid, 0);
+      if (result != "0") return std::string(call) + " " + result;
+    }
+  }
+  return "ok";
+}
+
 std::string Obey(const std::string& line) {
   std::istringstream words(line);
   std::string verb, call;
@@ -123,6 +145,16 @@ std::string Obey(const std::string& line) {
     words >> call >> pid >> milliseconds;
     return MakeCall(call, pid, milliseconds);
   }
+  if (verb == "cycle") {
+    int pid = 0, times = 0;
+    words >> pid >> times;
+    return Cycle(pid, times);
+  }
+  if (verb == "user") return ::setuid(65534) == 0 ? "ok" : "no user";
+  if (verb == "exec") {
+    ::execl("/proc/self/exe", "checkpoint_client", nullptr);
+    return "no exec";
+  }
   CUresult result = CUDA_SUCCESS;
   if (verb == "start") {
     result = Start();
@@ -131,6 +163,9 @@ std::string Obey(const std::string& line) {
   } else if (verb == "busy") {
     is_busy = true;
     result = cuLaunchHostFunc(stream, WaitForIdle, nullptr);
+  } else if (verb == "work") {
+    words >> bytes;
+    result = cuLaunchHostFunc(stream, Work, reinterpret_cast<void*>(bytes));
   } else if (verb == "idle") {
     is_busy = false;
   } else {

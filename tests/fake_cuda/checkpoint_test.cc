@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "lgpu/status.h"
@@ -66,7 +68,8 @@ class CheckpointTest : public ::testing::Test {
     EXPECT_EQ(target.Ask("start"), "ok");
     EXPECT_EQ(target.Ask("alloc 4194304"), "ok");
     EXPECT_EQ(target.Ask("alloc 100000"), "ok");
-    EXPECT_EQ(target.Ask("create 6291456"), "ok");
+    EXPECT_EQ(target.Ask("create 4194304"), "ok");
+    EXPECT_EQ(target.Ask("pooled 2097152"), "ok");
     EXPECT_EQ(target.Ask("compare"), "same");
   }
   void Suspend(Client& caller, Client& target) {
@@ -121,6 +124,31 @@ TEST_F(CheckpointTest, ProgramMayBeSuspendedAgainAndAgain) {
   }
 }
 
+TEST_F(CheckpointTest, LockLetsCallsEndThatWereBegun) {
+  Client caller(machine_), target(machine_);
+  EXPECT_EQ(target.Ask("start"), "ok");
+  EXPECT_EQ(target.Ask("alloc 1048576"), "ok");
+  EXPECT_EQ(target.Ask("work 300"), "ok");
+  const std::uint64_t before = machine_.CallsOf("cuStreamSynchronize");
+  target.Tell("compare");
+  ASSERT_TRUE(Eventually([&] { return machine_.CallsOf("cuStreamSynchronize") > before; }));
+  EXPECT_EQ(caller.Call("lock", target), "0");
+  EXPECT_EQ(target.Answer(), "same") << "while it is locked";
+  EXPECT_EQ(caller.Call("state", target), "0 1");
+}
+
+TEST_F(CheckpointTest, ProgramThatHasBecomeAnotherOneIsNoTargetUntilItStartsTheDriver) {
+  Client caller(machine_), target(machine_);
+  Fill(target);
+  EXPECT_EQ(caller.Call("lock", target), "0");
+  target.Tell("exec");
+  ASSERT_TRUE(Eventually([&] { return caller.Call("state", target) == "1"; }));
+  EXPECT_EQ(target.Ask("start"), "ok");
+  EXPECT_EQ(caller.Call("state", target), "0 0");
+  EXPECT_EQ(caller.Ask("start"), "ok");
+  EXPECT_EQ(caller.Ask("cycle " + std::to_string(target.pid()) + " 2"), "ok");
+}
+
 TEST_F(CheckpointTest, EachCallTakesItsStateAlone) {
   Client caller(machine_), target(machine_);
   Fill(target);
@@ -141,6 +169,18 @@ TEST_F(CheckpointTest, ProcessWithoutTheDriverIsAnInvalidValue) {
   for (const char* const call : {"state", "lock", "checkpoint", "restore", "unlock"}) {
     EXPECT_EQ(caller.Call(call, target), "1") << call;
   }
+}
+
+TEST_F(CheckpointTest, ProcessOfAnotherUserIsNotPermitted) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+  Client caller(machine_), target(machine_);
+  Fill(target);
+  ASSERT_EQ(caller.Ask("start"), "ok");
+  ASSERT_EQ(caller.Ask("user"), "ok");
+  for (const char* const call : {"state", "lock", "checkpoint", "restore", "unlock"}) {
+    EXPECT_EQ(caller.Call(call, target), "800") << call;
+  }
+  EXPECT_EQ(target.Ask("compare"), "same");
 }
 
 TEST_F(CheckpointTest, LockWaitsForQueuedWork) {
@@ -317,6 +357,32 @@ TEST_F(CheckpointTest, MemoryOfATargetThatWasKilledIsBackInEachState) {
   EXPECT_EQ(caller.Answer(kShort), "no answer");
   target.Kill();
   EXPECT_EQ(caller.Answer(), "1");
+}
+
+// Wherever the target or the caller is killed: memory is back, the other process goes on, and a later call
+// ends.
+TEST_F(CheckpointTest, DeathAtAnyMomentLeavesNothingBehind) {
+  for (int i = 0; i < 16; ++i) {
+    Client caller(machine_), target(machine_);
+    ASSERT_EQ(caller.Ask("start"), "ok");
+    Fill(target);
+    caller.Tell("cycle " + std::to_string(target.pid()) + " 1000");
+    std::this_thread::sleep_for(std::chrono::milliseconds(3 * (i / 2)));
+    const bool kills_target = i % 2 == 0;
+    (kills_target ? target : caller).Kill();
+    if (kills_target) {
+      EXPECT_NE(caller.Answer(), "ok");
+      EXPECT_EQ(machine_.Used(0), 4_MiB) << "the caller's context";
+      continue;
+    }
+    Client next(machine_);
+    ASSERT_EQ(next.Ask("start"), "ok");
+    const std::string state = next.Call("state", target);
+    EXPECT_EQ(state == "0 2" ? next.Call("restore", target) : "0", "0");
+    EXPECT_EQ(state != "0 0" ? next.Call("unlock", target) : "0", "0");
+    EXPECT_EQ(target.Ask("compare"), "same");
+    EXPECT_EQ(machine_.Used(0), 20_MiB);
+  }
 }
 
 TEST_F(CheckpointTest, ProgramMaySuspendItself) {
