@@ -60,8 +60,8 @@ class DaemonConnection {
     /// The program runs the release hook of its lease, and answers TakeReleases; `on_change` tells of new
     /// ones.
     bool runs_release = false;
-    /// The program suspends programs of its lease that it started, and answers TakeSuspends; `on_change` tells of
-    /// new ones.
+    /// The program suspends programs of its lease that it started, and answers TakeSuspends; `on_change`
+    /// tells of new ones.
     bool suspends = false;
     /// The program uses no GPU itself.
     bool makes_no_use = false;

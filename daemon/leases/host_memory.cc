@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/read_file.h"
 #include "lgpu/status.h"
@@ -22,8 +23,8 @@ std::optional<Bytes> ReadBytes(const std::string& path) {
 }
 
 std::optional<Bytes> Available(const std::string& proc) {
-  for (const std::string_view line : absl::StrSplit(Read(absl::StrCat(proc, "/meminfo")), '\n')) {
-    std::string_view rest = line;
+  for (const absl::string_view line : absl::StrSplit(Read(absl::StrCat(proc, "/meminfo")), '\n')) {
+    absl::string_view rest = line;
     std::uint64_t kib = 0;
     if (!absl::ConsumePrefix(&rest, "MemAvailable:") || !absl::ConsumeSuffix(&rest, "kB")) continue;
     if (absl::SimpleAtoi(rest, &kib)) return Bytes(kib << 10);
@@ -33,8 +34,8 @@ std::optional<Bytes> Available(const std::string& proc) {
 
 // The folder of the process's cgroup below the root of cgroups; empty: it is not known.
 std::string CgroupOf(std::int64_t pid, const std::string& proc) {
-  for (const std::string_view line : absl::StrSplit(Read(absl::StrCat(proc, "/", pid, "/cgroup")), '\n')) {
-    std::string_view folder = line;
+  for (const absl::string_view line : absl::StrSplit(Read(absl::StrCat(proc, "/", pid, "/cgroup")), '\n')) {
+    absl::string_view folder = line;
     if (absl::ConsumePrefix(&folder, "0::")) return std::string(folder);
   }
   return {};

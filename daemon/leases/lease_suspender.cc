@@ -53,6 +53,16 @@ Bytes SumOf(const std::vector<LeaseSuspensions::Charge>& charges) {
 
 }  // namespace
 
+std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker& broker) {
+  const std::optional<LeaseSuspensions::Info> info = broker.suspensions().Find(lease.key);
+  if (!info) return std::nullopt;
+  v1::LeaseSuspension suspension;
+  suspension.set_in_host_memory(info->is_parked);
+  suspension.set_bytes(info->parked.count());
+  if (lease.suspended) suspension.set_failed(lease.suspended->failed());
+  return suspension;
+}
+
 void LeaseSuspender::Close() {
   MutexLock lock(mutex_);
   closed_ = true;
@@ -206,6 +216,8 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
     return moved;
   }
   v1::SuspendLeaseResponse response;
+  response.set_lease_id(lease.id);
+  response.set_lease_name(lease.name);
   response.set_bytes(leases_.Park(lease.key).count());
   response.set_took_ms(MsSince(began));
   Observe(lease);
@@ -277,6 +289,8 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   LGPU_RETURN_IF_ERROR(ready);
   const Clock::time_point began = Clock::now();
   v1::ResumeLeaseResponse response;
+  response.set_lease_id(lease.id);
+  response.set_lease_name(lease.name);
   response.set_waited_ms(
       static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(began - asked).count()));
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));

@@ -23,6 +23,9 @@
 
 namespace lgpu::daemon {
 
+/// Nothing: its programs run.
+std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker& broker);
+
 /// A LeaseSuspender suspends and resumes leases: it keeps the account, and the runners of the lease's
 /// programs (`lgpu run`, their parents) move them with the driver's checkpoint calls.
 ///

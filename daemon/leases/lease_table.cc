@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "allocator/broker/lease_suspensions.h"
 #include "base/utf8.h"
+#include "daemon/leases/lease_suspender.h"
 #include "google/protobuf/util/time_util.h"
 #include "lgpu/status.h"
 
@@ -246,12 +246,7 @@ v1::Lease LeaseTable::ToProto(const Lease& lease) const {
   proto.set_sessions_ever(lease.sessions_ever);
   if (lease.management) *proto.mutable_management() = daemon::ToProto(*lease.management, BootTimeNow());
   if (lease.ends.any()) *proto.mutable_ends() = daemon::ToProto(lease.ends, BootTimeNow());
-  if (const auto suspension = broker_.suspensions().Find(lease.key)) {
-    v1::LeaseSuspension& out = *proto.mutable_suspension();
-    out.set_in_host_memory(suspension->is_parked);
-    out.set_bytes(suspension->parked.count());
-    if (lease.suspended) out.set_failed(lease.suspended->failed());
-  }
+  if (auto suspension = SuspensionOf(lease, broker_)) *proto.mutable_suspension() = *std::move(suspension);
   for (const LeaseDevice& device : lease.devices) {
     const PhysicalDevice& physical = device.card.device;
     v1::LogicalDevice& out = *proto.add_devices();
