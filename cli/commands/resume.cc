@@ -16,8 +16,8 @@ namespace lgpu::cli {
 namespace {
 
 // lgpud sets itself a limit by the amount; this is only for an lgpud that hangs.
-constexpr std::chrono::minutes kLongestMove{10};
-constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24);
+constexpr std::chrono::minutes kLongestResumption{10};
+constexpr std::chrono::milliseconds kLongestPlace = std::chrono::hours(24);
 
 class ResumeCommand final : public Command {
  public:
@@ -37,14 +37,14 @@ class ResumeCommand final : public Command {
       if (!parsed.ok()) {
         return absl::InvalidArgumentError(absl::StrCat("--wait: ", parsed.status().message()));
       }
-      wait = std::min(*parsed, kLongestWait);
+      wait = std::min(*parsed, kLongestPlace);
     }
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     v1::ResumeLeaseRequest request;
     request.set_lease(lease_);
     request.set_wait_ms(static_cast<std::uint64_t>(wait.count()));
     const absl::StatusOr<v1::ResumeLeaseResponse> moved =
-        connection.CallFor(wait + kLongestMove, kResumeLease, request);
+        connection.CallFor(wait + kLongestResumption, kResumeLease, request);
     if (absl::IsResourceExhausted(moved.status()) && wait_.empty()) {
       return absl::ResourceExhaustedError(
           absl::StrCat(moved.status().message(), "\ntry: lgpu resume ", Printable(lease_), " --wait"));

@@ -15,7 +15,7 @@ namespace lgpu::cli {
 namespace {
 
 // lgpud sets itself a limit by the amount; this is only for an lgpud that hangs.
-constexpr std::chrono::minutes kLongestMove{10};
+constexpr std::chrono::minutes kLongestSuspension{10};
 
 class SuspendCommand final : public Command {
  public:
@@ -30,7 +30,7 @@ class SuspendCommand final : public Command {
     v1::SuspendLeaseRequest request;
     request.set_lease(lease_);
     LGPU_ASSIGN_OR_RETURN(const v1::SuspendLeaseResponse moved,
-                          connection.CallFor(kLongestMove, kSuspendLease, request));
+                          connection.CallFor(kLongestSuspension, kSuspendLease, request));
     if (options.json) {
       LGPU_RETURN_IF_ERROR(WriteOut(JsonLine(ToJson(moved))));
     } else {
