@@ -57,7 +57,7 @@ CUresult Ask(StateFile& file, std::int32_t pid, Request request, std::int64_t gi
         is_asked = true;
       }
     }
-    if (is_asked) TellChange(target->asked);
+    TellChange(target->asked);  // also for a caller that was killed before it could
     WaitForChange(target->answered, seen, /*is_short=*/true);
   }
 }
