@@ -13,6 +13,7 @@
 //   exec             becomes this program anew
 //   touch            a call that waits for no work
 //   compare          whether all contents are as they were made, by copies on the stream
+//   exit
 //   call CALL PID [MILLISECONDS]   a checkpoint call: lock, checkpoint, restore, unlock or state; its result,
 //                    and of "state" the state after it
 
@@ -178,6 +179,7 @@ std::string Obey(const std::string& line) {
 }  // namespace
 
 int main() {
-  for (std::string line; std::getline(std::cin, line);) std::cout << Obey(line) << std::endl;
+  for (std::string line; std::getline(std::cin, line) && line != "exit";)
+    std::cout << Obey(line) << std::endl;
   ::_exit(0);
 }

@@ -1,0 +1,243 @@
+// `lgpu suspend` and `lgpu resume`: a program that does not know of lgpu gives all of its memory up for
+// another one, and goes on later with the same contents.
+
+#include <signal.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/driver/shim_fixture.h"
+
+namespace lgpu::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::chrono::milliseconds kShort{300};  // for what must not happen
+
+/// A card of 1 GiB. A program holds 800 MiB of it; another one asks for 500.
+class SuspendTest : public ShimTest {
+ protected:
+  SuspendTest() : ShimTest({.total = 1024_MiB}) {}
+
+  std::unique_ptr<ChildProgram> StartHolder(const std::string& verb = "run") {
+    const std::vector<std::string> in = verb == "exec" ? std::vector<std::string>{"exec", "holder"}
+                                                       : std::vector<std::string>{"run", "--name", "holder"};
+    std::vector<std::string> words = in;
+    words.insert(words.end(), {"--", LGPU_CHECKPOINT_CLIENT});
+    const ChildProgram::Options options = Lgpu(words);
+    auto holder = StartProgram(options.argv, options.environment);
+    EXPECT_EQ(Ask(*holder, "start"), "ok");
+    EXPECT_EQ(Ask(*holder, absl::StrCat("alloc ", 800 * kMiB)), "ok");
+    return holder;
+  }
+  std::unique_ptr<ChildProgram> StartAsker() {
+    return Start("1GiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});  // it waits 500 ms for memory
+  }
+  static std::string AskFor500() { return absl::StrCat("alloc b plain ", 500 * kMiB); }
+  ProgramResult Suspend() { return Run({"suspend", "holder"}); }
+  ProgramResult Resume(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {"resume", "holder"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Run(words);
+  }
+  static std::string AnswerOf(ChildProgram& program, std::chrono::milliseconds patience = kShort) {
+    return program.ReadLine(patience).value_or("no answer");
+  }
+  /// The process that holds the memory, below `lgpu run`.
+  pid_t HolderPid() {
+    const v1::StatsSnapshot stats = Stats();
+    for (const v1::LeaseStats& lease : stats.leases()) {
+      for (const v1::SessionStats& session : lease.sessions()) {
+        if (lease.name() == "holder" && session.charged_bytes() > 0) return static_cast<pid_t>(session.pid());
+      }
+    }
+    return 0;
+  }
+};
+
+TEST_F(SuspendTest, AnotherProgramHasTheMemoryMeanwhileAndTheContentsAreTheSame) {
+  StartMachine();
+  auto holder = StartHolder();
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, AskFor500()), "error 2") << "the card is full";
+  const ProgramResult suspended = Suspend();
+  ASSERT_EQ(suspended.code, 0) << suspended.err;
+  EXPECT_THAT(suspended.out, HasSubstr("suspended holder: 800.00MiB in host memory after "));
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("SUSPENDED 8")) << "cut at 80 columns";
+  EXPECT_EQ(Ask(*asker, AskFor500()), "ok");
+  const ProgramResult refused = Resume();
+  EXPECT_EQ(refused.code, 75) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("try: lgpu resume holder --wait"));
+  holder->WriteLine("compare");
+  EXPECT_EQ(AnswerOf(*holder), "no answer") << "it waits for its memory";
+  auto waiting = StartProgram(Lgpu({"resume", "holder", "--wait=1m"}).argv,
+                              Lgpu({"resume", "holder", "--wait=1m"}).environment);
+  EXPECT_TRUE(Eventually([&] { return Run({"ls"}).out.find("holder  ") != std::string::npos; }));
+  EXPECT_EQ(Ask(*asker, "free b"), "ok");
+  EXPECT_EQ(waiting->Wait(), 0) << waiting->Errors();
+  EXPECT_EQ(AnswerOf(*holder, ChildProgram::kPatience), "same");
+  EXPECT_EQ(Ask(*asker, AskFor500()), "error 2") << "the card is full again";
+  EXPECT_THAT(Run({"ls"}).out, Not(HasSubstr("SUSPENDED")));
+  const std::string events = Run({"events"}).out;
+  EXPECT_THAT(events, HasSubstr("suspended: 800.00MiB in host memory after "));
+  EXPECT_THAT(events, HasSubstr("resumed: 800.00MiB back on its GPUs after "));
+  End(*asker);
+  End(*holder);
+}
+
+TEST_F(SuspendTest, ItIsResumedWhereTheOtherProgramEnds) {
+  StartMachine();
+  auto holder = StartHolder();
+  ASSERT_EQ(Suspend().code, 0);
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, AskFor500()), "ok");
+  asker->Signal(SIGTERM);  // lgpu run passes it on
+  asker->Wait();
+  const ProgramResult resumed = Resume({"--wait=1m"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  EXPECT_EQ(Ask(*holder, absl::StrCat("alloc ", 100 * kMiB)), "ok");
+  End(*holder);
+}
+
+TEST_F(SuspendTest, AProgramThatAsksForMoreMemoryWaits) {
+  StartMachine();
+  auto holder = StartHolder();
+  ASSERT_EQ(Suspend().code, 0);
+  holder->WriteLine(absl::StrCat("alloc ", 100 * kMiB));
+  EXPECT_EQ(AnswerOf(*holder, std::chrono::milliseconds(4000)), "no answer") << "longer than its own wait";
+  ASSERT_EQ(Resume().code, 0);
+  EXPECT_EQ(AnswerOf(*holder, ChildProgram::kPatience), "ok");
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  End(*holder);
+}
+
+TEST_F(SuspendTest, TheNextDaemonKnowsOfIt) {
+  StartMachine();
+  auto holder = StartHolder();
+  ASSERT_EQ(Suspend().code, 0);
+  RestartDaemon();
+  EXPECT_TRUE(Eventually([&] { return Run({"ls"}).out.find("SUSPENDED") != std::string::npos; }))
+      << Run({"ls"}).out;
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, AskFor500()), "ok");
+  End(*asker);
+  EXPECT_TRUE(Eventually([&] { return Resume().code == 0; })) << Resume().err;
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  EXPECT_NE(HolderPid(), 0) << "it is charged again";
+  End(*holder);
+}
+
+TEST_F(SuspendTest, ProgramsThatWereSuspendedForADaemonThatDiedAreResumedByTheNext) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  // The lock waits for the program's work; meanwhile lgpud dies.
+  EXPECT_EQ(Ask(*holder, "busy"), "ok");
+  const ChildProgram::Options options = Lgpu({"suspend", "holder"});
+  auto suspending = StartProgram(options.argv, options.environment);
+  EXPECT_TRUE(Eventually([&] { return machine_.CallsOf("cuCheckpointProcessLock") > 0; }));
+  KillDaemon();
+  EXPECT_EQ(Ask(*holder, "idle"), "ok");
+  EXPECT_TRUE(Eventually([&] { return machine_.CheckpointsOf(pid)->state == 2; })) << "the order is followed";
+  StartMachine();
+  EXPECT_TRUE(Eventually([&] { return machine_.CheckpointsOf(pid)->state == 0; })) << holder->Errors();
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  EXPECT_NE(suspending->Wait(), 0);
+  End(*holder);
+}
+
+TEST_F(SuspendTest, AFailedSuspensionLetsTheProgramGoOn) {
+  StartMachine();
+  auto holder = StartHolder();
+  machine_.FailCall("cuCheckpointProcessCheckpoint", 999, 0, 1, HolderPid());
+  const ProgramResult failed = Suspend();
+  EXPECT_NE(failed.code, 0);
+  EXPECT_THAT(failed.err, HasSubstr("cuCheckpointProcessCheckpoint"));
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  EXPECT_EQ(Ask(*holder, absl::StrCat("alloc ", 100 * kMiB)), "ok");
+  EXPECT_THAT(Run({"events"}).out, HasSubstr("could not be suspended: "));
+  End(*holder);
+}
+
+TEST_F(SuspendTest, ALeaseWhoseProgramsCannotBeMovedBackHasFailed) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  ASSERT_EQ(Suspend().code, 0);
+  machine_.FailCall("cuCheckpointProcessRestore", 304, 0, 1, pid);
+  const ProgramResult failed = Resume();
+  EXPECT_NE(failed.code, 0);
+  EXPECT_THAT(failed.err, HasSubstr("try: lgpu rm --kill holder"));
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("FAILED"));
+  EXPECT_THAT(Resume().err, HasSubstr("cannot be resumed any more"));
+  auto asker = StartAsker();
+  EXPECT_TRUE(Eventually([&] { return Ask(*asker, AskFor500()) == "ok"; })) << "its memory is the card's";
+  EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
+  holder->Wait();
+  End(*asker);
+}
+
+TEST_F(SuspendTest, AProgramThatIsKilledMeanwhileEndsItsLease) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  ASSERT_EQ(Suspend().code, 0);
+  ::kill(pid, SIGKILL);
+  EXPECT_EQ(holder->Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Run({"ls"}).out.find("holder") == std::string::npos; }));
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, absl::StrCat("alloc c plain ", 900 * kMiB)), "ok");
+  End(*asker);
+}
+
+TEST_F(SuspendTest, WithoutTheParentThatMovesItAProgramStaysWhereItIs) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  ASSERT_EQ(Suspend().code, 0);
+  holder->Signal(SIGKILL);  // lgpu run itself
+  holder->Wait();
+  EXPECT_TRUE(Eventually([&] { return Resume().err.find("no `lgpu run`") != std::string::npos; }))
+      << Resume().err;
+  ::kill(pid, SIGKILL);
+}
+
+TEST_F(SuspendTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
+  StartMachine();
+  const ProgramResult unknown = Run({"suspend", "nobody"});
+  EXPECT_NE(unknown.code, 0);
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  ::kill(pid, SIGSTOP);
+  const ProgramResult stopped = Suspend();
+  EXPECT_NE(stopped.code, 0);
+  EXPECT_THAT(stopped.err, HasSubstr("is stopped"));
+  ::kill(pid, SIGCONT);
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  EXPECT_THAT(Run({"resume", "holder"}).err, HasSubstr("is not suspended"));
+  ASSERT_EQ(Suspend().code, 0);
+  EXPECT_THAT(Suspend().err, HasSubstr("suspended already"));
+  EXPECT_THAT(Run({"resize", "holder", "-m", "900MiB"}).err, HasSubstr("try: lgpu resume holder"));
+  ASSERT_EQ(Resume().code, 0);
+  End(*holder);
+}
+
+TEST_F(SuspendTest, ProgramsOfLgpuExecAreSuspendedToo) {
+  StartMachine();
+  EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB"}).code, 0);
+  auto holder = StartHolder("exec");
+  ASSERT_EQ(Suspend().code, 0);
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("SUSPENDED"));
+  ASSERT_EQ(Resume().code, 0);
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  End(*holder);
+}
+
+}  // namespace
+}  // namespace lgpu::testing
