@@ -34,6 +34,13 @@ class Client {
     EXPECT_TRUE(started.ok()) << started.status();
     program_ = *std::move(started);
   }
+  ~Client() {
+    const std::string errors = program_->Errors();
+    EXPECT_EQ(errors.find("Sanitizer"), errors.npos) << errors;
+  }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
   void Tell(const std::string& line) { program_->WriteLine(line); }
   std::string Answer(std::chrono::milliseconds patience = ChildProgram::kPatience) {
     return program_->ReadLine(patience).value_or("no answer");
