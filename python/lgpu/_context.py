@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -34,6 +35,33 @@ def size(value: Size, name: str) -> int:
     if not 0 <= number < 1 << 64:
         raise InvalidArgumentError(f"{name} is {number}; a size is 0 or more, and below 2**64")
     return number
+
+
+def milliseconds(value: Optional[float], name: str) -> Optional[int]:
+    """A time given in seconds."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} is {value!r}; it is a number of seconds")
+    seconds = float(value)
+    if not 0 <= seconds < 1 << 31:
+        raise InvalidArgumentError(f"{name} is {value}; it is a number of seconds, 0 or more and below 2**31")
+    return math.ceil(seconds * 1000)
+
+
+def dimensions(shape: Any) -> list[int]:
+    """A shape as the caller gave it."""
+    try:
+        return [one.__index__() for one in shape]
+    except (AttributeError, TypeError):
+        raise TypeError(f"shape is {shape!r}; it is a list of whole numbers such as [2, 3]") from None
+
+
+def context_or_current(context: Optional[Context]) -> Context:
+    """What a parameter `context` means."""
+    if context is not None and not isinstance(context, Context):
+        raise TypeError(f"context is an lgpu.Context or None, not {context!r}")
+    return current() if context is None else context
 
 
 def limit(value: Optional[Size]) -> Optional[int]:
@@ -179,8 +207,9 @@ class Context:
                  "log_device_placement": log_device_placement, "soft_device_placement": soft_device_placement,
                  "device_policy": device_policy, "pin_small_ops": pin_small_ops}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        if allocation_timeout is not None:
-            options["allocation_timeout_ms"] = round(allocation_timeout * 1000)
+        timeout = milliseconds(allocation_timeout, "allocation_timeout")
+        if timeout is not None:
+            options["allocation_timeout_ms"] = timeout
         for name, on in (("cast_on_gpu", cast_on_gpu), ("tensor_float_32", tensor_float_32),
                          ("graph_log_format", graph_log_format)):
             if on:
@@ -240,12 +269,12 @@ class Context:
         from lgpu import _arrays
         element_type, array = _arrays.from_value(value, dtype)
         if shape is not None:
-            array = _arrays.in_shape(array, shape)
+            array = _arrays.in_shape(array, dimensions(shape))
         return self._core.constant(element_type, list(array.shape), _arrays.bytes_of(array))
 
     def fill(self, shape: Sequence[int], value: Union[int, float], dtype: Any = None) -> _core.Tensor:
         """A tensor of that shape with the value everywhere."""
-        return _core.fill(list(shape), self.constant(value, dtype))
+        return _core.fill(dimensions(shape), self.constant(value, dtype))
 
     def from_dlpack(self, array: Any) -> _core.Tensor:
         """A tensor with a copy of what an array of another library holds (or a DLPack capsule), which is dense. An array in
@@ -367,6 +396,9 @@ def _source_of(config: Optional[Config], own_devices: list[str], endpoint: Optio
     that say devices themselves."""
     given = ", ".join(f"{name}=" for name in own_devices)
     if config is not None:
+        from lgpu.config import Config as Kind
+        if not isinstance(config, Kind):
+            raise TypeError(f"config is an lgpu.Config or None, not {config!r}")
         if own_devices:
             raise InvalidArgumentError(f"a Context has its devices from config= or from {given}; give one of them")
         return config, True

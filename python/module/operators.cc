@@ -104,6 +104,12 @@ void BindOperators(nb::class_<Tensor>& tensor) {
           },
           nb::sig("def __iter__(self) -> typing.NoReturn"))
       .def(
+          "__contains__",
+          [](nb::handle, nb::handle) -> bool {
+            Refuse("a Tensor is not searched: write `value in tensor.numpy()`, which is a copy on the host");
+          },
+          nb::arg().none(), nb::sig("def __contains__(self, value: object, /) -> typing.NoReturn"))
+      .def(
           "__getitem__",
           [](nb::handle, nb::handle) -> nb::object {
             Refuse(

@@ -47,7 +47,7 @@ class OperatorsTest(unittest.TestCase):
         cases = [
             (r"a.numpy\(\) == b.numpy\(\)", lambda: a == b), ("`a is b`", lambda: a != b), ("`a is b`", lambda: a == None),  # noqa: E711
             (r"tensor.shape\[0\]", lambda: len(a)), (r"for row in tensor.numpy\(\)", lambda: list(a)),
-            ("not iterable", lambda: 1.0 in a), (r"lgpu.slice_rows\(tensor, begin, count\)", lambda: a[0]),
+            (r"value in tensor.numpy\(\)", lambda: 1.0 in a), (r"lgpu.slice_rows\(tensor, begin, count\)", lambda: a[0]),
             (r"tensor.numpy\(\)\[...\]", lambda: a[0:1]), ("", lambda: operator.setitem(a, 0, 1.0)),
         ]
         for text, wrong in cases:
