@@ -224,6 +224,26 @@ class InterruptsTest(unittest.TestCase):
         program.send(signal.SIGINT)
         self.assertEqual(program.end(), (["interrupted", f"({8 * MIB},)"], 0))
 
+    def test_processes_that_do_not_come_to_a_meeting_are_not_waited_for(self):
+        program = self.program("""
+            import os, tempfile
+            ctx = lgpu.Context(memory_limit="32MiB")
+            with tempfile.TemporaryDirectory() as folder:
+                meeting = os.path.join(folder, "meeting")
+                for rank in (0, 1):
+                    processes = lgpu.distribute.Processes(rank, 2, meeting, timeout=3600)
+                    interrupted(lambda: lgpu.MirroredStrategy(ctx, processes=processes))
+                    print(os.path.exists(meeting), flush=True)
+            print(lgpu.MirroredStrategy(ctx).num_replicas_in_sync, flush=True)
+            """, "local:64MiB")
+        for _ in range(2):
+            self.assertEqual(program.line(), "calls")
+            program.await_sleep()
+            program.send(signal.SIGINT)
+            self.assertEqual(program.line(), "interrupted")
+            self.assertEqual(program.line(), "False")
+        self.assertEqual(program.end(), (["1"], 0))
+
     def test_a_daemon_that_does_not_answer_is_not_waited_for(self):
         program = self.program("""
             ctx = lgpu.Context(memory_limit="64MiB", allocation_timeout=3600)
