@@ -139,7 +139,7 @@ absl::Status ProcessGroup::Gather(const Member& member) {
       Admit(std::move(socket), member).IgnoreError();  // which the other one is told
       continue;
     }
-    if (Interrupt::Happened()) return Break(Interrupt::Error());
+    if (Interrupt::Happened()) return BreakInterrupted();
     if (Clock::now() < deadline) continue;
     std::string missing;
     for (int rank = 1; rank < options_.count; ++rank) {
