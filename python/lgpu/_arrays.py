@@ -142,7 +142,7 @@ def refuse_function(tensor: Any, function: Any) -> NoReturn:
 
 def of_ufunc(tensor: Any, function: Any, inputs: tuple[Any, ...]) -> Any:
     """numpy sends `number * tensor` here where the number is its own, and every call of a ufunc with a Tensor."""
-    name = function.__name__
+    name = getattr(function, "__name__", None)
     if name in _REVERSED and len(inputs) == 2 and isinstance(inputs[0], np.generic) and inputs[1] is tensor:
         return getattr(tensor, _REVERSED[name])(inputs[0])
     if any(isinstance(one, np.ndarray) for one in inputs):

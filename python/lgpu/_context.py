@@ -266,6 +266,10 @@ class Context:
         """A tensor with these values: numbers, nested lists, or an array of numpy's. Arrays keep their element type and
         must be C-contiguous; Python's numbers become float32 or int32. shape: the values in another shape, or one value
         everywhere. name: TensorFlow's parameter; it has no effect, as there."""
+        if dtype is None and shape is None:
+            made = self._core.constant_of_numbers(value)
+            if made is not None:
+                return made
         from lgpu import _arrays
         element_type, array = _arrays.from_value(value, dtype)
         if shape is not None:

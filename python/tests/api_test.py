@@ -28,6 +28,21 @@ class ApiTest(unittest.TestCase):
         np.testing.assert_array_equal(c.numpy(), [[1, 4], [5, 16]])
         np.testing.assert_array_equal((a @ a.T).numpy(), b.numpy())
 
+    def test_numbers_become_what_numpy_makes_of_them_as_tensorflow_takes_them(self):
+        nested = 7
+        for _ in range(8):
+            nested = [nested]
+        for value in (1, -2.5, [True, 3], [1, 2], (1, 2.5), [[1, 2], (3, 4)], [1 << 40, 2], [1 << 31], -(1 << 31), [], [[], []], nested,
+                      [16777217, 0.5], [float("inf"), 5e-46], [1 << 63, 1.0], [np.float64(0.5), 1], [np.ones(2), [1, 2]]):
+            expected = np.array(value)
+            if expected.dtype == np.float64:
+                expected = expected.astype(np.float32)
+            elif expected.dtype != np.int64 or np.all(expected == expected.astype(np.int32)):
+                expected = expected.astype(np.int32)
+            made = self.ctx.constant(value)
+            self.assertEqual((made.dtype, made.shape), (expected.dtype, expected.shape), value)
+            np.testing.assert_array_equal(made.numpy(), expected)
+
     def test_operators(self):
         a, b = self.ctx.constant([[1.0, 2.0]]), self.ctx.constant([[4.0, 8.0]])
         for made, expected in ((a + b, [[5, 10]]), (a - b, [[-3, -6]]), (a * b, [[4, 16]]), (b / a, [[4, 4]]),
