@@ -44,7 +44,7 @@ def name_of(dtype: Any) -> str:
         return "bfloat16"
     try:
         found = np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeError(f"{dtype!r} is not an element type: {error}") from None
     if found.name in _NAMES and found.isnative:
         return found.name

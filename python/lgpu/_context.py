@@ -212,8 +212,8 @@ class Context:
             options["allocation_timeout_ms"] = timeout
         for name, on in (("cast_on_gpu", cast_on_gpu), ("tensor_float_32", tensor_float_32),
                          ("graph_log_format", graph_log_format)):
-            if on:
-                options[name] = True
+            if on is not False:
+                options[name] = on
         asked = _devices_of(devices, memory_limit)
         if asked:
             options["devices"] = asked
