@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import sys
 import threading
@@ -29,9 +30,12 @@ def size(value: Size, name: str) -> int:
     """A number of bytes, given as an int or as the command takes it: "2GiB"."""
     if isinstance(value, str):
         return _core.parse_bytes(value)
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
         raise TypeError(f'{name} is {value!r}; a size is a whole number of bytes or a text such as "2GiB"')
-    number = value.__index__()
     if not 0 <= number < 1 << 64:
         raise InvalidArgumentError(f"{name} is {number}; a size is 0 or more, and below 2**64")
     return number
@@ -41,9 +45,12 @@ def milliseconds(value: Optional[float], name: str) -> Optional[int]:
     """A time given in seconds."""
     if value is None:
         return None
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
+    try:
+        seconds = None if isinstance(value, (bool, str)) else float(value)
+    except (OverflowError, TypeError):
+        seconds = None
+    if seconds is None:
         raise TypeError(f"{name} is {value!r}; it is a number of seconds")
-    seconds = float(value)
     if not 0 <= seconds < 1 << 31:
         raise InvalidArgumentError(f"{name} is {value}; it is a number of seconds, 0 or more and below 2**31")
     return math.ceil(seconds * 1000)

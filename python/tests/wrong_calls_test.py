@@ -28,6 +28,7 @@ TRACE = "--trace" in sys.argv
 FAULTS = (AttributeError, NameError, AssertionError, RecursionError, SystemError, KeyError, OverflowError, MemoryError,
           ZeroDivisionError)
 FOREIGN = re.compile(r"Unable to|setting an array|array is too big|cannot convert|'.*' object is not iter|has no attribute|"
+                     r"only integer scalar|only length|only 0-dim|not supported between|must be real number|"
                      r"unhashable|std::|bad_alloc|bad_cast|basic_string|nanobind|ambiguous", re.DOTALL)
 NOT_CALLED = {"close", "__class__", "__class_getitem__", "__del__", "__delattr__", "__dir__", "__enter__", "__exit__", "__format__", "__getattr__",
               "__getattribute__", "__getstate__", "__hash__", "__init__", "__init_subclass__", "__new__", "__reduce__",
