@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import operator
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from lgpu import _core, _signatures  # gives the methods of a Tensor signatures
+from lgpu._arguments import Size, dimensions, limit, milliseconds, preallocates, sink, size, text, write_line
 from lgpu._state import entered, innermost_scope, open_contexts
 from lgpu.errors import ExportsInUseError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 
@@ -21,47 +19,7 @@ if TYPE_CHECKING:
     from lgpu._memory import LogicalMemory
     from lgpu.config import Config
 
-Size = Union[int, str]
-_SMALLEST_LIMIT = 2 << 20
 _MOST_DEVICES = 64
-
-
-def size(value: Size, name: str) -> int:
-    """A number of bytes, given as an int or as the command takes it: "2GiB"."""
-    if isinstance(value, str):
-        return _core.parse_bytes(value)
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None:
-        raise TypeError(f'{name} is {value!r}; a size is a whole number of bytes or a text such as "2GiB"')
-    if not 0 <= number < 1 << 64:
-        raise InvalidArgumentError(f"{name} is {number}; a size is 0 or more, and below 2**64")
-    return number
-
-
-def milliseconds(value: Optional[float], name: str) -> Optional[int]:
-    """A time given in seconds."""
-    if value is None:
-        return None
-    try:
-        seconds = None if isinstance(value, (bool, str)) else float(value)
-    except (OverflowError, TypeError):
-        seconds = None
-    if seconds is None:
-        raise TypeError(f"{name} is {value!r}; it is a number of seconds")
-    if not 0 <= seconds < 1 << 31:
-        raise InvalidArgumentError(f"{name} is {value}; it is a number of seconds, 0 or more and below 2**31")
-    return math.ceil(seconds * 1000)
-
-
-def dimensions(shape: Any) -> list[int]:
-    """A shape as the caller gave it."""
-    try:
-        return [one.__index__() for one in shape]
-    except (AttributeError, TypeError):
-        raise TypeError(f"shape is {shape!r}; it is a list of whole numbers such as [2, 3]") from None
 
 
 def context_or_current(context: Optional[Context]) -> Context:
@@ -69,20 +27,6 @@ def context_or_current(context: Optional[Context]) -> Context:
     if context is not None and not isinstance(context, Context):
         raise TypeError(f"context is an lgpu.Context or None, not {context!r}")
     return current() if context is None else context
-
-
-def limit(value: Optional[Size]) -> Optional[int]:
-    """A memory_limit in bytes; None: all that the card can give."""
-    if value is None:
-        return None
-    number = size(value, "memory_limit")
-    if number == 0:
-        raise InvalidArgumentError("memory_limit is 0, which allows nothing; leave it out for all that the card can give")
-    if number < _SMALLEST_LIMIT:
-        megabytes = f"'{number}MiB' or " if number == value and 1 < number < 1 << 20 else ""
-        raise InvalidArgumentError(f"memory_limit={value!r} is {_core.format_bytes(number)}; the smallest is 2MiB, one chunk of a "
-                                   f"card. A limit is a number of bytes or a text: write {megabytes}'2GiB'")
-    return number
 
 
 @dataclass(frozen=True)
@@ -98,11 +42,9 @@ class Device:
     priority: int = 0
 
     def _options(self) -> Any:
-        if self.mode not in ("growth", "preallocate"):
-            raise InvalidArgumentError(f'mode is {self.mode!r}; it is "growth" or "preallocate"')
         return _core.LogicalDeviceOptions(
             memory_limit=limit(self.memory_limit), guarantee=size(self.guarantee, "guarantee"),
-            preallocate=self.mode == "preallocate", physical_device=str(self.physical_device), name=self.name,
+            preallocate=preallocates(self.mode), physical_device=str(self.physical_device), name=self.name,
             priority=self.priority)
 
 
@@ -166,12 +108,6 @@ class _ScopeManager:
         innermost_scope.set(None if scope is None else scope.outer)
 
 
-def _write_line(line: str) -> None:
-    # A notebook shows stderr in red, as if lines of the log were errors.
-    in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
-    print(line, file=sys.stdout if in_notebook else sys.stderr)
-
-
 class _LogSink:
     """Keeps a Context's sink. The library refers to it weakly: the sink may refer to the Context, and both are garbage together
     then. A thread that writes a line keeps this, and never the Context."""
@@ -185,7 +121,7 @@ def _sink(kept: weakref.ref[_LogSink]) -> Callable[[str], None]:
 
     def write(line: str) -> None:
         alive = kept()
-        (_write_line if alive is None else alive.write)(line)
+        (write_line if alive is None else alive.write)(line)
 
     return write
 
@@ -208,8 +144,9 @@ class Context:
                  device_policy: Optional[str] = None, pin_small_ops: Optional[bool] = None,
                  allocation_timeout: Optional[float] = None, cast_on_gpu: bool = False, tensor_float_32: bool = False,
                  log_sink: Optional[Callable[[str], None]] = None) -> None:
+        text(endpoint, "endpoint")
         _refuse_after_fork(endpoint)
-        self._log_sink = _LogSink(log_sink or _write_line)
+        self._log_sink = _LogSink(sink(log_sink))
         given = {"lease": lease, "lease_name": lease_name, "endpoint": endpoint,
                  "log_device_placement": log_device_placement, "soft_device_placement": soft_device_placement,
                  "device_policy": device_policy, "pin_small_ops": pin_small_ops}

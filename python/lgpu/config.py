@@ -6,14 +6,14 @@ LogicalDeviceConfiguration."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Union
 
 from lgpu import _core
-from lgpu._context import LogicalDevice, Size, current, size
+from lgpu._arguments import Size, sink, size, text
+from lgpu._context import LogicalDevice, current
 
 _MIB = 1 << 20
 
@@ -92,8 +92,7 @@ class Config:
 
     def __init__(self, *, strict: bool = False, endpoint: str = "",
                  log_sink: Optional[Callable[[str], None]] = None) -> None:
-        sink = log_sink or (lambda line: print(line, file=sys.stderr))
-        self._core = _Locked(_core.Config(_flag(strict, "strict"), endpoint, sink))
+        self._core = _Locked(_core.Config(_flag(strict, "strict"), text(endpoint, "endpoint"), sink(log_sink)))
 
     def list_physical_devices(self, device_type: Optional[str] = None) -> list[PhysicalDevice]:
         """The CPU, then the GPUs that CUDA_VISIBLE_DEVICES leaves."""

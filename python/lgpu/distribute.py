@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from lgpu import _core
-from lgpu._context import Context, LogicalDevice, context_or_current, dimensions
+from lgpu._arguments import dimensions, milliseconds
+from lgpu._context import Context, LogicalDevice, context_or_current
 from lgpu._state import open_contexts
 from lgpu.errors import InvalidArgumentError
 
@@ -37,9 +38,10 @@ class Processes:
     timeout: float = 60
 
     def _options(self) -> _core.MirroredProcesses:
-        if not 0 < self.timeout < 1 << 31:
+        timeout = milliseconds(self.timeout, "timeout")
+        if not timeout:
             raise InvalidArgumentError(f"timeout is {self.timeout}; it is a number of seconds above 0")
-        return _core.MirroredProcesses(self.rank, self.count, os.fspath(self.meeting), max(1, round(self.timeout * 1000)))
+        return _core.MirroredProcesses(self.rank, self.count, os.fspath(self.meeting), timeout)
 
 
 def _names(devices: Sequence[Union[str, LogicalDevice]]) -> list[str]:
