@@ -71,7 +71,8 @@ VALUES = [
 def members(owner, of):
     """The functions of a module or an object that a program may call."""
     for name in dir(owner):
-        if name in NOT_CALLED or name.startswith("_") and (inspect.ismodule(owner) or not name.startswith("__")):
+        is_special = name.startswith("__") and not inspect.ismodule(owner) and not inspect.isclass(owner)
+        if name in NOT_CALLED or name.startswith("_") and not is_special:
             continue
         member = getattr(owner, name, None)
         if callable(member) and (of is None or getattr(member, "__module__", "").startswith(of)):
