@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "kernels/text.h"
 #include "lgpu/bytes.h"
 #include "lgpu/status.h"
@@ -86,8 +87,14 @@ ProcessGroup::Message ProcessGroup::Failure(const absl::Status& status) {
 absl::StatusOr<ProcessGroup::Message> ProcessGroup::Receive(Peer& peer, TimePoint deadline, UniqueFd* fd) {
   std::string_view bytes;
   wire::Channel::Descriptors beside;
-  const PlainStatus received = peer.channel.Receive(bytes, beside, deadline);
-  if (!received.ok()) return static_cast<absl::Status>(received);
+  for (;;) {
+    const auto received =
+        static_cast<absl::Status>(peer.channel.Receive(bytes, beside, Interrupt::NextQuestion(deadline)));
+    if (received.ok()) break;
+    if (!absl::IsDeadlineExceeded(received)) return received;
+    if (Interrupt::Happened()) return Interrupt::Error();
+    if (std::chrono::steady_clock::now() >= deadline) return received;
+  }
   if (fd != nullptr && !beside.fds.empty()) *fd = std::move(beside.fds.front());
   return Decode(bytes);
 }
@@ -121,6 +128,11 @@ absl::Status ProcessGroup::Break(absl::Status why) {
   return why;
 }
 
+absl::Status ProcessGroup::BreakInterrupted() {
+  return Break(absl::CancelledError(Cat("process ", options_.rank, " (pid ", ::getpid(),
+                                        ") was interrupted; this strategy is over, make another one")));
+}
+
 absl::Status ProcessGroup::Round(const Message& own) {
   if (broken_) return *broken_;
   if (failure_) return *failure_;
@@ -152,6 +164,7 @@ absl::Status ProcessGroup::LeadRound(const Message& own) {
   }
   for (Peer& peer : peers_) {
     const absl::StatusOr<Message> message = Receive(peer, deadline);
+    if (absl::IsCancelled(message.status())) return BreakInterrupted();
     if (absl::IsDeadlineExceeded(message.status())) {
       return Break(absl::DeadlineExceededError(
           Cat(Name(peer), " did not come to the sum within ", options_.timeout.count(),
@@ -197,6 +210,7 @@ absl::Status ProcessGroup::FollowRound(const Message& own) {
   const TimePoint deadline = is_there ? std::chrono::steady_clock::now() + 2 * options_.timeout : TimePoint();
   UniqueFd fd;
   const absl::StatusOr<Message> answer = Receive(first, deadline, &fd);
+  if (absl::IsCancelled(answer.status())) return BreakInterrupted();
   if (is_there && absl::IsDeadlineExceeded(answer.status())) {
     return Break(absl::DeadlineExceededError(
         Cat(Name(first), " did not answer within ", 2 * options_.timeout.count(),

@@ -77,6 +77,7 @@ class ProcessGroup {
   static absl::StatusOr<Message> Decode(std::string_view bytes);
   /// A message that fails a round: `status` is an error.
   static Message Failure(const absl::Status& status);
+  /// CANCELLED: the program interrupted the wait.
   static absl::StatusOr<Message> Receive(Peer& peer, TimePoint deadline, UniqueFd* fd = nullptr);
   static absl::Status Send(Peer& peer, const Message& message, int fd = -1);
 
@@ -93,6 +94,7 @@ class ProcessGroup {
   absl::Status MakeRoom(std::uint64_t bytes);
   /// The group is of no use from here on; process 0 tells all.
   absl::Status Break(absl::Status why);
+  absl::Status BreakInterrupted();
   static std::string Name(const Peer& peer);
 
   const MirroredProcesses options_;

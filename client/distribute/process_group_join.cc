@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "client/distribute/process_group.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"
@@ -134,11 +134,12 @@ absl::Status ProcessGroup::Gather(const Member& member) {
                         Listener::Open(options_.meeting, options_.count));
   const Clock::time_point deadline = Clock::now() + options_.timeout;
   while (static_cast<int>(peers_.size()) + 1 < options_.count) {
-    UniqueFd socket = listener->Accept(deadline);
+    UniqueFd socket = listener->Accept(Interrupt::NextQuestion(deadline));
     if (socket) {
       Admit(std::move(socket), member).IgnoreError();  // which the other one is told
       continue;
     }
+    if (Interrupt::Happened()) return BreakInterrupted();
     if (Clock::now() < deadline) continue;
     std::string missing;
     for (int rank = 1; rank < options_.count; ++rank) {
@@ -210,7 +211,7 @@ absl::Status ProcessGroup::Connect(const Member& member) {
       return absl::DeadlineExceededError(Cat("process 0 did not come to ", options_.meeting, " within ",
                                              options_.timeout.count(), " ms (MirroredProcesses::timeout)"));
     }
-    std::this_thread::sleep_for(kRetry);
+    if (!Interrupt::SleepUntil(Clock::now() + kRetry)) return Interrupt::Error();
   }
   LGPU_ASSIGN_OR_RETURN(const std::int64_t pid, PidOfPeer(socket.get()));
   peers_.push_back({.pid = pid, .channel = wire::Channel(std::move(socket))});

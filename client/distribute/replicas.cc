@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "client/runtime/memory_report.h"
 #include "kernels/text.h"
 #include "lgpu/device_scope.h"
@@ -86,6 +87,7 @@ absl::Status Replicas::Run(const Step& step) {
   const MutexLock one_step(one_step_);
   if (processes_ != nullptr) LGPU_RETURN_IF_ERROR(processes_->StartStep());
   meeting_.Restart();
+  interrupted_ = false;
   {
     const MutexLock lock(mutex_);
     step_ = &step;
@@ -96,7 +98,13 @@ absl::Status Replicas::Run(const Step& step) {
   RunReplica(0, step);
   {
     const MutexLock lock(mutex_);
-    while (running_ > 0) changed_.Wait(mutex_);
+    while (running_ > 0) {
+      if (interrupted_) {
+        changed_.Wait(mutex_);
+      } else if (!Interrupt::Wait(changed_, mutex_)) {
+        interrupted_ = true;
+      }
+    }
     step_ = nullptr;
   }
   reducer_.Clear();
@@ -114,7 +122,10 @@ void Replicas::ServeReplica(int replica) {
       seen = steps_;
       step = step_;
     }
-    RunReplica(replica, *step);
+    {
+      const InterruptScope waits_end_with_those_of_the_caller([this] { return interrupted_.load(); });
+      RunReplica(replica, *step);
+    }
     const MutexLock lock(mutex_);
     if (--running_ == 0) changed_.NotifyAll();
   }
@@ -126,6 +137,7 @@ void Replicas::RunReplica(int replica, const Step& step) {
   Replica view(*this, replica);
   const absl::Status status = step(view);
   SetRunner(replica, {});
+  if (absl::IsCancelled(status)) interrupted_ = true;
   if (status.ok()) {
     meeting_.End();
   } else {

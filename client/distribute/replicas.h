@@ -1,6 +1,7 @@
 #ifndef LGPU_CLIENT_DISTRIBUTE_REPLICAS_H_
 #define LGPU_CLIENT_DISTRIBUTE_REPLICAS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -71,7 +72,8 @@ class Replicas {
   const std::unique_ptr<ProcessGroup> processes_;  // none: this process alone
   Meeting meeting_;
   AllReducer reducer_;
-  Mutex one_step_;  // held by the thread that runs a step
+  Mutex one_step_;                        // held by the thread that runs a step
+  std::atomic<bool> interrupted_{false};  // the program interrupted a replica of the step, or its caller
 
   Mutex mutex_;
   CondVar changed_;

@@ -22,6 +22,11 @@ std::uint16_t RecordIdOf(const Device* device) {
   return device == nullptr ? PlacementEntry::kHostDevice : device->record_id();
 }
 
+/// A constant is an op of the graph in TensorFlow 1.
+std::string_view NameInGraph(const Op& op) {
+  return &op == &EagerConstOp() ? std::string_view("Const") : std::string_view(op.name);
+}
+
 std::uint64_t UnixNanoseconds() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                         std::chrono::system_clock::now().time_since_epoch())
@@ -81,7 +86,8 @@ std::string PlacementRecorder::NodeName(const Op& op) const {
     const MutexLock lock(mutex_);
     before = nodes_[op.index]++;
   }
-  return before == 0 ? std::string(op.name) : Cat(op.name, "_", before);
+  const std::string_view name = NameInGraph(op);
+  return before == 0 ? std::string(name) : Cat(name, "_", before);
 }
 
 void PlacementRecorder::CountCopy(const Device& from, const Device& to, Bytes bytes) {
@@ -101,7 +107,7 @@ PlacementRecorder::CopyRoutes PlacementRecorder::copy_routes() const {
 void PlacementRecorder::NoteOp(const Op& op, const Device& device) const {
   if (format_ == PlacementLogFormat::kGraph) {
     const std::string node = NodeName(op);
-    if (logging()) Log(Cat(node, ": (", op.name, "): ", device.name()));
+    if (logging()) Log(Cat(node, ": (", NameInGraph(op), "): ", device.name()));
     return;
   }
   Log(Cat("Executing op ", op.name, " in device ", device.name()));

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "kernels/axes.h"
+#include "kernels/cpu/wide.h"
 #include "kernels/cuda/device_kernels.h"
 #include "kernels/launchers/common_kernels.h"
 #include "kernels/launchers/common_launch.h"
@@ -56,21 +57,59 @@ std::uint64_t SplitsFor(const ReduceParameters& p) {
   return std::max<std::uint64_t>(1, std::min(p.terms / (rows * kLeastTermsOfThread), kBlocks / BlocksOf(p)));
 }
 
-/// Sums of neighbours in memory: row by row, many sums at a time. The order of each sum is that of
+constexpr std::uint64_t kRowsTogether = 4;
+
+/// Adds kRowsTogether rows to the sums, each sum in the order of the rows.
+template <typename From>
+[[gnu::always_inline]] inline void AddRows(const From* rows, std::uint64_t stride, std::uint64_t count,
+                                           code::SumOf<From>* __restrict sums) {
+  using Sum = code::SumOf<From>;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    Sum sum = sums[i];
+    for (std::uint64_t row = 0; row < kRowsTogether; ++row) {
+      sum += static_cast<Sum>(code::Widen(rows[i + row * stride]));
+    }
+    sums[i] = sum;
+  }
+}
+
+#if defined(LGPU_WIDE)
+template <typename From>
+LGPU_WIDE void AddRowsWide(const From* rows, std::uint64_t stride, std::uint64_t count,
+                           code::SumOf<From>* sums) {
+  AddRows(rows, stride, count, sums);
+}
+#endif
+
+template <typename From>
+void AddRowsByProcessor(const From* rows, std::uint64_t stride, std::uint64_t count,
+                        code::SumOf<From>* sums) {
+#if defined(LGPU_WIDE)
+  if (cpu::HasWide()) return AddRowsWide(rows, stride, count, sums);
+#endif
+  AddRows(rows, stride, count, sums);
+}
+
+/// Sums of neighbours in memory: some rows at a time, many sums at a time. The order of each sum is that of
 /// PartialSum.
 template <typename From, typename To>
 void SumRows(const ReduceParameters& p, std::uint64_t split) {
-  constexpr std::uint64_t kMost = 256;
+  constexpr std::uint64_t kMost = 1024;
   const std::uint64_t begin = split * p.terms_of_split;
   const std::uint64_t end = std::min(p.terms, begin + p.terms_of_split);
   const std::uint64_t stride = p.reduced.strides[0];
   for (std::uint64_t first = 0; first < p.outputs; first += kMost) {
     const std::uint64_t count = std::min(kMost, p.outputs - first);
-    code::SumOf<From> sums[kMost] = {};
-    for (std::uint64_t term = begin; term < end; ++term) {
-      const From* const row = static_cast<const From*>(p.input) + first + term * stride;
+    const From* const rows = static_cast<const From*>(p.input) + first;
+    code::SumOf<From> sums[kMost];
+    std::fill_n(sums, count, code::SumOf<From>{0});
+    std::uint64_t term = begin;
+    for (; term + kRowsTogether <= end; term += kRowsTogether) {
+      AddRowsByProcessor(rows + term * stride, stride, count, sums);
+    }
+    for (; term < end; ++term) {
       for (std::uint64_t i = 0; i < count; ++i) {
-        sums[i] += static_cast<code::SumOf<From>>(code::Widen(row[i]));
+        sums[i] += static_cast<code::SumOf<From>>(code::Widen(rows[term * stride + i]));
       }
     }
     for (std::uint64_t i = 0; i < count; ++i) code::WriteSum<To>(p, first + i, split, sums[i]);

@@ -11,9 +11,7 @@ from lgpu.errors import (AbortedError, AlreadyExistsError, DeadlineExceededError
 # Of typing, whose import would take longer than all of this. Jedi, which completes names, skips the block after a plain False.
 TYPE_CHECKING = bool()
 if TYPE_CHECKING:
-    from typing import Any
-
-    from lgpu import config, debugging, distribute
+    from lgpu import config, cupy, debugging, distribute, numba, rmm, torch
     from lgpu._context import Context, Device, Explanation, LogicalDevice
     from lgpu._core import (Tensor, add, add_n, cast, concat, copy_to_device, divide, format_bytes, identity, matmul, multiply,
                             negative, parse_bytes, rank_of, reduce_mean, reduce_sum, relu, relu_grad, reshape, shape_of, size_of,
@@ -57,21 +55,22 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    import importlib
+if not TYPE_CHECKING:  # a type checker knows the names above, and no others
+    def __getattr__(name: str) -> object:
+        import importlib
 
-    if name in _MODULES:
-        return importlib.import_module(f"lgpu.{name}")
-    if name in _ADAPTORS:
-        try:
+        if name in _MODULES:
             return importlib.import_module(f"lgpu.{name}")
-        except ImportError as error:  # hasattr and getattr with a default know AttributeError alone
-            raise AttributeError(str(error)) from error
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'lgpu' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"lgpu.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+        if name in _ADAPTORS:
+            try:
+                return importlib.import_module(f"lgpu.{name}")
+            except ImportError as error:  # hasattr and getattr with a default know AttributeError alone
+                raise AttributeError(str(error)) from error
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'lgpu' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"lgpu.{_HOME_OF[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Optional
 
-from lgpu._context import Context, current
+from lgpu._context import Context, context_or_current
 from lgpu._memory import LogicalMemory
 from lgpu.errors import InvalidArgumentError
 
@@ -13,7 +13,7 @@ from lgpu.errors import InvalidArgumentError
 def by_cuda_device(context: Optional[Context], device: Optional[str], adaptor: str) -> dict[int, tuple[str, LogicalMemory]]:
     """The logical GPUs that an adaptor takes memory of, (name, memory) by the number of their card for CUDA. `device`: only
     this one."""
-    context = context or current()
+    context = context_or_current(context)
     names = [device] if device else [f"GPU:{i}" for i in range(len(context.logical_devices()))]
     found: dict[int, tuple[str, LogicalMemory]] = {}
     for name in names:

@@ -15,6 +15,7 @@ _NAMES = ("float32", "float64", "int32", "int64", "bfloat16", "float16")
 _NAME_OF = {np.dtype(name): name for name in _NAMES if name != "bfloat16"}
 _LONGEST_PRINTED = 1000  # elements
 _MOST_COPIED_TO_PRINT = 1 << 20  # bytes
+_NO_NUMBERS = "the values are not numbers of at most 64 bits, or their rows differ in length"
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -39,11 +40,11 @@ def name_of(dtype: Any) -> str:
     """lgpu's name of an element type, given as a name or as anything that numpy.dtype takes."""
     if isinstance(dtype, np.dtype) and dtype in _NAME_OF:  # to compare a dtype with a text takes microseconds
         return _NAME_OF[dtype]
-    if dtype == "bfloat16":
+    if isinstance(dtype, str) and dtype == "bfloat16":
         return "bfloat16"
     try:
         found = np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeError(f"{dtype!r} is not an element type: {error}") from None
     if found.name in _NAMES and found.isnative:
         return found.name
@@ -58,11 +59,11 @@ def from_value(value: Any, dtype: Any) -> tuple[str, np.ndarray]:
     if hasattr(value, "dtype") and hasattr(value, "__array__"):
         array = np.asarray(value)
     else:
-        array = np.array(value, dtype=None if name is None else dtype_of(name))
+        array = _of_numbers(value, None if name is None else dtype_of(name))
         if name is None:
             array = _as_tensorflow(array)
-    if array.dtype == object:
-        raise errors.InvalidArgumentError("the values are not numbers, or their rows differ in length")
+    if array.dtype.kind in "OSU":
+        raise errors.InvalidArgumentError(_NO_NUMBERS)
     if name is None:
         name = name_of(array.dtype)
     elif array.dtype != dtype_of(name):  # the name alone hides a foreign byte order
@@ -74,11 +75,26 @@ def from_value(value: Any, dtype: Any) -> tuple[str, np.ndarray]:
     return name, array
 
 
+def _of_numbers(value: Any, dtype: Optional[np.dtype]) -> np.ndarray:
+    try:
+        return np.array(value, dtype)
+    except OverflowError as error:
+        raise errors.InvalidArgumentError(f"a value does not fit the element type: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise errors.InvalidArgumentError(f"{_NO_NUMBERS} ({error})") from error
+
+
 def in_shape(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """The values in that shape; one value is everywhere."""
     to = tuple(shape)
+    if any(one < 0 for one in to):
+        raise errors.InvalidArgumentError(f"shape={to} has a dimension below 0")
     if array.size == 1:
-        return np.full(to, array.reshape(()), array.dtype)
+        try:
+            return np.full(to, array.reshape(()), array.dtype)
+        except (MemoryError, ValueError) as error:
+            raise errors.InvalidArgumentError(f"the host has no room for a constant of shape={to}, which lgpu.fill makes on the "
+                                              f"device: {error}") from None
     if array.size != math.prod(to):
         raise errors.InvalidArgumentError(f"{array.size} values do not fit shape={to}, which has room for {math.prod(to)}")
     return array.reshape(to)
@@ -126,7 +142,7 @@ def refuse_function(tensor: Any, function: Any) -> NoReturn:
 
 def of_ufunc(tensor: Any, function: Any, inputs: tuple[Any, ...]) -> Any:
     """numpy sends `number * tensor` here where the number is its own, and every call of a ufunc with a Tensor."""
-    name = function.__name__
+    name = getattr(function, "__name__", None)
     if name in _REVERSED and len(inputs) == 2 and isinstance(inputs[0], np.generic) and inputs[1] is tensor:
         return getattr(tensor, _REVERSED[name])(inputs[0])
     if any(isinstance(one, np.ndarray) for one in inputs):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from lgpu import _core, _signatures  # gives the methods of a Tensor signatures
+from lgpu._arguments import Size, dimensions, limit, milliseconds, preallocates, sink, size, text, write_line
 from lgpu._state import entered, innermost_scope, open_contexts
 from lgpu.errors import ExportsInUseError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 
@@ -19,35 +19,14 @@ if TYPE_CHECKING:
     from lgpu._memory import LogicalMemory
     from lgpu.config import Config
 
-Size = Union[int, str]
-_SMALLEST_LIMIT = 2 << 20
 _MOST_DEVICES = 64
 
 
-def size(value: Size, name: str) -> int:
-    """A number of bytes, given as an int or as the command takes it: "2GiB"."""
-    if isinstance(value, str):
-        return _core.parse_bytes(value)
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f'{name} is {value!r}; a size is a whole number of bytes or a text such as "2GiB"')
-    number = value.__index__()
-    if not 0 <= number < 1 << 64:
-        raise InvalidArgumentError(f"{name} is {number}; a size is 0 or more, and below 2**64")
-    return number
-
-
-def limit(value: Optional[Size]) -> Optional[int]:
-    """A memory_limit in bytes; None: all that the card can give."""
-    if value is None:
-        return None
-    number = size(value, "memory_limit")
-    if number == 0:
-        raise InvalidArgumentError("memory_limit is 0, which allows nothing; leave it out for all that the card can give")
-    if number < _SMALLEST_LIMIT:
-        megabytes = f"'{number}MiB' or " if number == value and 1 < number < 1 << 20 else ""
-        raise InvalidArgumentError(f"memory_limit={value!r} is {_core.format_bytes(number)}; the smallest is 2MiB, one chunk of a "
-                                   f"card. A limit is a number of bytes or a text: write {megabytes}'2GiB'")
-    return number
+def context_or_current(context: Optional[Context]) -> Context:
+    """What a parameter `context` means."""
+    if context is not None and not isinstance(context, Context):
+        raise TypeError(f"context is an lgpu.Context or None, not {context!r}")
+    return current() if context is None else context
 
 
 @dataclass(frozen=True)
@@ -63,11 +42,9 @@ class Device:
     priority: int = 0
 
     def _options(self) -> Any:
-        if self.mode not in ("growth", "preallocate"):
-            raise InvalidArgumentError(f'mode is {self.mode!r}; it is "growth" or "preallocate"')
         return _core.LogicalDeviceOptions(
             memory_limit=limit(self.memory_limit), guarantee=size(self.guarantee, "guarantee"),
-            preallocate=self.mode == "preallocate", physical_device=str(self.physical_device), name=self.name,
+            preallocate=preallocates(self.mode), physical_device=str(self.physical_device), name=self.name,
             priority=self.priority)
 
 
@@ -131,12 +108,6 @@ class _ScopeManager:
         innermost_scope.set(None if scope is None else scope.outer)
 
 
-def _write_line(line: str) -> None:
-    # A notebook shows stderr in red, as if lines of the log were errors.
-    in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
-    print(line, file=sys.stdout if in_notebook else sys.stderr)
-
-
 class _LogSink:
     """Keeps a Context's sink. The library refers to it weakly: the sink may refer to the Context, and both are garbage together
     then. A thread that writes a line keeps this, and never the Context."""
@@ -150,7 +121,7 @@ def _sink(kept: weakref.ref[_LogSink]) -> Callable[[str], None]:
 
     def write(line: str) -> None:
         alive = kept()
-        (_write_line if alive is None else alive.write)(line)
+        (write_line if alive is None else alive.write)(line)
 
     return write
 
@@ -173,18 +144,20 @@ class Context:
                  device_policy: Optional[str] = None, pin_small_ops: Optional[bool] = None,
                  allocation_timeout: Optional[float] = None, cast_on_gpu: bool = False, tensor_float_32: bool = False,
                  log_sink: Optional[Callable[[str], None]] = None) -> None:
+        text(endpoint, "endpoint")
         _refuse_after_fork(endpoint)
-        self._log_sink = _LogSink(log_sink or _write_line)
+        self._log_sink = _LogSink(sink(log_sink))
         given = {"lease": lease, "lease_name": lease_name, "endpoint": endpoint,
                  "log_device_placement": log_device_placement, "soft_device_placement": soft_device_placement,
                  "device_policy": device_policy, "pin_small_ops": pin_small_ops}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        if allocation_timeout is not None:
-            options["allocation_timeout_ms"] = round(allocation_timeout * 1000)
+        timeout = milliseconds(allocation_timeout, "allocation_timeout")
+        if timeout is not None:
+            options["allocation_timeout_ms"] = timeout
         for name, on in (("cast_on_gpu", cast_on_gpu), ("tensor_float_32", tensor_float_32),
                          ("graph_log_format", graph_log_format)):
-            if on:
-                options[name] = True
+            if on is not False:
+                options[name] = on
         asked = _devices_of(devices, memory_limit)
         if asked:
             options["devices"] = asked
@@ -237,15 +210,19 @@ class Context:
         """A tensor with these values: numbers, nested lists, or an array of numpy's. Arrays keep their element type and
         must be C-contiguous; Python's numbers become float32 or int32. shape: the values in another shape, or one value
         everywhere. name: TensorFlow's parameter; it has no effect, as there."""
+        if dtype is None and shape is None:
+            made = self._core.constant_of_numbers(value)
+            if made is not None:
+                return made
         from lgpu import _arrays
         element_type, array = _arrays.from_value(value, dtype)
         if shape is not None:
-            array = _arrays.in_shape(array, shape)
+            array = _arrays.in_shape(array, dimensions(shape))
         return self._core.constant(element_type, list(array.shape), _arrays.bytes_of(array))
 
     def fill(self, shape: Sequence[int], value: Union[int, float], dtype: Any = None) -> _core.Tensor:
         """A tensor of that shape with the value everywhere."""
-        return _core.fill(list(shape), self.constant(value, dtype))
+        return _core.fill(dimensions(shape), self.constant(value, dtype))
 
     def from_dlpack(self, array: Any) -> _core.Tensor:
         """A tensor with a copy of what an array of another library holds (or a DLPack capsule), which is dense. An array in
@@ -367,6 +344,9 @@ def _source_of(config: Optional[Config], own_devices: list[str], endpoint: Optio
     that say devices themselves."""
     given = ", ".join(f"{name}=" for name in own_devices)
     if config is not None:
+        from lgpu.config import Config as Kind
+        if not isinstance(config, Kind):
+            raise TypeError(f"config is an lgpu.Config or None, not {config!r}")
         if own_devices:
             raise InvalidArgumentError(f"a Context has its devices from config= or from {given}; give one of them")
         return config, True

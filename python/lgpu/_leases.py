@@ -34,6 +34,8 @@ def leases(endpoint: Optional[str] = None) -> Leases:
     """The leases of the daemon at endpoint, or of the one that a Context would find, by the command lgpu."""
     environment = dict(os.environ)
     if endpoint is not None:
+        if not isinstance(endpoint, str):
+            raise TypeError(f"endpoint is {endpoint!r}; it is a text, or None")
         environment["LGPU_ENDPOINT"] = endpoint
     try:
         command = program("lgpu")

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Optional
 
 from lgpu import _core
-from lgpu._context import Context, Size, _note_daemon, _refuse_after_fork, _write_line, limit, size
-from lgpu.errors import InvalidArgumentError
+from lgpu._arguments import Size, limit, milliseconds, preallocates, sink, size, text
+from lgpu._context import Context, _note_daemon, _refuse_after_fork
 
 
 class LogicalMemory:
@@ -29,14 +29,13 @@ class LogicalMemory:
                  lease: Optional[str] = None, device_of_lease: int = 0, lease_name: Optional[str] = None,
                  endpoint: Optional[str] = None, allocation_timeout: Optional[float] = None,
                  log_sink: Optional[Callable[[str], None]] = None) -> None:
-        _refuse_after_fork(endpoint)
-        if mode not in ("growth", "preallocate"):
-            raise InvalidArgumentError(f'mode is {mode!r}; it is "growth" or "preallocate"')
+        at = text(endpoint, "endpoint")
+        _refuse_after_fork(at)
         self._keep(_core.Memory(
             memory_limit=limit(memory_limit), guarantee=size(guarantee, "guarantee"),
-            preallocate=mode == "preallocate", physical_device=str(physical_device), lease=lease or "",
-            device_of_lease=device_of_lease, lease_name=lease_name or "", endpoint=endpoint or "",
-            allocation_timeout_ms=_milliseconds(allocation_timeout), log_sink=log_sink or _write_line))
+            preallocate=preallocates(mode), physical_device=str(physical_device), lease=text(lease, "lease"),
+            device_of_lease=device_of_lease, lease_name=text(lease_name, "lease_name"), endpoint=at,
+            allocation_timeout_ms=milliseconds(allocation_timeout, "allocation_timeout"), log_sink=sink(log_sink)))
         _note_daemon(self)
 
     @classmethod
@@ -62,7 +61,8 @@ class LogicalMemory:
                  timeout: Optional[float] = None) -> int:
         """The address of a block for work on `stream`; 0 for no bytes. OutOfMemoryError when it does not fit. `tag` is its
         owner in refusals and snapshots. timeout: seconds to wait for memory in use elsewhere."""
-        return self._core.allocate(size(nbytes, "nbytes"), handle_of(stream), size(alignment, "alignment"), tag, _milliseconds(timeout))
+        return self._core.allocate(size(nbytes, "nbytes"), handle_of(stream), size(alignment, "alignment"), tag,
+                                   milliseconds(timeout, "timeout"))
 
     def free(self, address: int, stream: Any = 0) -> None:
         """Gives a block back, after the last work with it was queued on `stream` or made known by use_on."""
@@ -128,10 +128,6 @@ class LogicalMemory:
     def __repr__(self) -> str:
         limit = _core.format_bytes(self._device["memory_limit"])
         return f"<lgpu.LogicalMemory {limit} on {self._device['card_name']}>"
-
-
-def _milliseconds(seconds: Optional[float]) -> Optional[int]:
-    return None if seconds is None else round(seconds * 1000)
 
 
 def handle_of(stream: Any) -> int:

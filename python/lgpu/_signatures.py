@@ -33,6 +33,7 @@ def _describe_methods(kind: type) -> None:
 
 for _kind in (_core.Tensor, _core.MirroredStrategy, _core.MirroredVariable, _core.PerReplica, _core.Replica, _core.SGD):
     _describe_methods(_kind)
+_core._quicken_operators()
 _functions = {name: _described(value) for name, value in vars(_core).items()
               if type(value).__name__ == "nb_func" and not name.startswith("_")}
 

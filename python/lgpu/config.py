@@ -6,14 +6,14 @@ LogicalDeviceConfiguration."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Union
 
 from lgpu import _core
-from lgpu._context import LogicalDevice, Size, current, size
+from lgpu._arguments import Size, sink, size, text
+from lgpu._context import LogicalDevice, current
 
 _MIB = 1 << 20
 
@@ -51,7 +51,17 @@ class LogicalDeviceConfiguration:
 
 
 def _name(device: Union[PhysicalDevice, str]) -> str:
-    return device if isinstance(device, str) else device.name
+    if isinstance(device, str):
+        return device
+    if not isinstance(device, PhysicalDevice):
+        raise TypeError(f"a device is one of list_physical_devices() or its name, not {device!r}")
+    return device.name
+
+
+def _type(device_type: Optional[str]) -> str:
+    if device_type is not None and not isinstance(device_type, str):
+        raise TypeError(f"device_type is 'GPU', 'CPU' or None, not {device_type!r}")
+    return device_type or ""
 
 
 def _flag(value: Any, name: str) -> bool:
@@ -82,16 +92,15 @@ class Config:
 
     def __init__(self, *, strict: bool = False, endpoint: str = "",
                  log_sink: Optional[Callable[[str], None]] = None) -> None:
-        sink = log_sink or (lambda line: print(line, file=sys.stderr))
-        self._core = _Locked(_core.Config(_flag(strict, "strict"), endpoint, sink))
+        self._core = _Locked(_core.Config(_flag(strict, "strict"), text(endpoint, "endpoint"), sink(log_sink)))
 
     def list_physical_devices(self, device_type: Optional[str] = None) -> list[PhysicalDevice]:
         """The CPU, then the GPUs that CUDA_VISIBLE_DEVICES leaves."""
-        return [PhysicalDevice(**device) for device in self._core.list_physical_devices(device_type or "")]
+        return [PhysicalDevice(**device) for device in self._core.list_physical_devices(_type(device_type))]
 
     def list_logical_devices(self, device_type: Optional[str] = None) -> list[LogicalDevice]:
         """What the Context has, or would have now; this starts nothing."""
-        return [LogicalDevice(*device) for device in self._core.list_logical_devices(device_type or "")]
+        return [LogicalDevice(*device) for device in self._core.list_logical_devices(_type(device_type))]
 
     def get_device_details(self, device: Union[PhysicalDevice, str]) -> dict[str, Any]:
         """{"device_name": ..., "compute_capability": (major, minor)} of a GPU."""
@@ -100,12 +109,12 @@ class Config:
     def set_visible_devices(self, devices: Union[PhysicalDevice, str, Sequence[Union[PhysicalDevice, str]]],
                             device_type: Optional[str] = None) -> None:
         """Only these are used; with a device_type the devices of other types stay as they are."""
-        many = [devices] if isinstance(devices, (PhysicalDevice, str)) else devices
-        self._core.set_visible_devices([_name(device) for device in many], device_type or "")
+        many = devices if isinstance(devices, Sequence) and not isinstance(devices, str) else [devices]
+        self._core.set_visible_devices([_name(device) for device in many], _type(device_type))
 
     def get_visible_devices(self, device_type: Optional[str] = None) -> list[PhysicalDevice]:
         """Those that are used."""
-        return [PhysicalDevice(**device) for device in self._core.get_visible_devices(device_type or "")]
+        return [PhysicalDevice(**device) for device in self._core.get_visible_devices(_type(device_type))]
 
     def set_memory_growth(self, device: Union[PhysicalDevice, str], enable: bool) -> None:
         """Whether the GPU's memory is taken as it is needed."""
@@ -118,7 +127,11 @@ class Config:
     def set_logical_device_configuration(self, device: Union[PhysicalDevice, str],
                                          logical_devices: Sequence[LogicalDeviceConfiguration]) -> None:
         """Splits a GPU."""
-        self._core.set_logical_device_configuration(_name(device), [one._options() for one in logical_devices])
+        name = _name(device)
+        if not isinstance(logical_devices, Sequence) or not all(
+                isinstance(one, LogicalDeviceConfiguration) for one in logical_devices):
+            raise TypeError(f"logical_devices is a list of LogicalDeviceConfiguration, not {logical_devices!r}")
+        self._core.set_logical_device_configuration(name, [one._options() for one in logical_devices])
 
     def get_logical_device_configuration(
             self, device: Union[PhysicalDevice, str]) -> Optional[list[LogicalDeviceConfiguration]]:

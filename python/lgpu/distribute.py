@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from lgpu import _core
-from lgpu._context import Context, LogicalDevice, current
+from lgpu._arguments import dimensions, milliseconds
+from lgpu._context import Context, LogicalDevice, context_or_current
 from lgpu._state import open_contexts
 from lgpu.errors import InvalidArgumentError
 
@@ -37,9 +38,17 @@ class Processes:
     timeout: float = 60
 
     def _options(self) -> _core.MirroredProcesses:
-        if not 0 < self.timeout < 1 << 31:
+        timeout = milliseconds(self.timeout, "timeout")
+        if not timeout:
             raise InvalidArgumentError(f"timeout is {self.timeout}; it is a number of seconds above 0")
-        return _core.MirroredProcesses(self.rank, self.count, os.fspath(self.meeting), max(1, round(self.timeout * 1000)))
+        return _core.MirroredProcesses(self.rank, self.count, os.fspath(self.meeting), timeout)
+
+
+def _names(devices: Sequence[Union[str, LogicalDevice]]) -> list[str]:
+    names = [one.name if isinstance(one, LogicalDevice) else one for one in devices] if isinstance(devices, Sequence) else devices
+    if isinstance(devices, str) or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"devices is a list of names or of what list_logical_devices gives, not {devices!r}")
+    return names
 
 
 class MirroredStrategy(_core.MirroredStrategy):
@@ -49,16 +58,19 @@ class MirroredStrategy(_core.MirroredStrategy):
 
     def __init__(self, context: Union[Context, Sequence[Union[str, LogicalDevice]], None] = None,
                  devices: Sequence[Union[str, LogicalDevice]] = (), *, processes: Optional[Processes] = None) -> None:
-        if context is not None and not isinstance(context, Context):
+        if isinstance(context, Sequence):
             context, devices = None, context
-        self._context = context or current()
-        super().__init__(self._context._core, [one if isinstance(one, str) else one.name for one in devices],
-                         None if processes is None else processes._options())
+        self._context = context_or_current(context)
+        if processes is not None and not isinstance(processes, Processes):
+            raise TypeError(f"processes is an lgpu.distribute.Processes or None, not {processes!r}")
+        super().__init__(self._context._core, _names(devices), None if processes is None else processes._options())
 
     def run(self, step: Callable[..., Any], args: Sequence[Any] = ()) -> list[Any]:
         """Calls step(replica, *args) once for each replica, at the same time, and returns what they returned, by replica of this process.
         A PerReplica in args is its value for the replica. The exception of the first step that fails is raised; the
         others end at their next all_reduce. Ops of a step run on its replica's device unless it opens a scope."""
+        if not isinstance(args, Sequence):
+            raise TypeError(f"args is a tuple of what the step takes after the replica, not {args!r}; write args=(value,)")
         results: list[Any] = [None] * len(self.devices)
 
         def one(replica: Replica) -> None:
@@ -77,9 +89,9 @@ class MirroredStrategy(_core.MirroredStrategy):
 
 def glorot_uniform(shape: Sequence[int], seed: int, context: Optional[Context] = None) -> _core.Tensor:
     """Keras' glorot_uniform for a kernel [inputs,units], as float32; the same for the same seed."""
-    return _core.glorot_uniform((context or current())._core, list(shape), seed)
+    return _core.glorot_uniform(context_or_current(context)._core, dimensions(shape), seed)
 
 
 def zeros(shape: Sequence[int], context: Optional[Context] = None) -> _core.Tensor:
     """Zeros as float32."""
-    return _core.zeros((context or current())._core, list(shape))
+    return _core.zeros(context_or_current(context)._core, dimensions(shape))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Optional
 
 from lgpu._adaptors import by_cuda_device, library
@@ -18,8 +19,8 @@ _OLDEST = (24, 4)
 
 
 def _check_version() -> None:
-    version = tuple(int(part) for part in rmm.__version__.split(".")[:2])
-    if version < _OLDEST:
+    numbers = re.match(r"(\d+)\.(\d+)", rmm.__version__)
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLDEST:
         raise FailedPreconditionError(f"RMM {rmm.__version__} does not tell a memory resource the stream; lgpu.rmm needs RMM "
                                       f"{_OLDEST[0]}.{_OLDEST[1]:02} or later")
 

@@ -14,6 +14,7 @@
 #include "python/module/bind.h"
 #include "python/module/dicts.h"
 #include "python/module/errors.h"
+#include "python/module/numbers.h"
 #include "python/module/scopes.h"
 #include "python/module/sinks.h"
 #include "python/module/words.h"
@@ -149,6 +150,12 @@ void BindMembers(nb::class_<PyContext>& type) {
           "Ends the Context now; arrays of other libraries that use its memory keep it until the last is "
           "gone.")
       .def("constant", &Constant, "dtype"_a, "shape"_a, "values"_a)
+      .def(
+          "constant_of_numbers",
+          [](PyContext& self, nb::handle value) { return ConstantOfNumbers(self.get(), value); },
+          nb::arg("value").none(),
+          nb::sig("def constant_of_numbers(self, value: typing.Any) -> Tensor | None"),
+          "None: the value is not made of Python's own numbers alone.")
       .def_prop_ro("lease", [](PyContext& self) { return self.get().lease(); })
       .def("logical_devices",
            [](PyContext& self) {

@@ -81,8 +81,10 @@ void Run(const PyStrategy& self, nb::handle step) {
       try {
         step(seen);
       } catch (nb::python_error& error) {
+        ended = error.matches(PyExc_Exception)
+                    ? absl::AbortedError("the step of this replica raised an exception")
+                    : absl::CancelledError("the step of this replica was interrupted");
         first.Keep(std::move(error));
-        ended = absl::AbortedError("the step of this replica raised an exception");
       }
       nb::cast<PyReplica&>(seen).replica = nullptr;
       return ended;

@@ -22,9 +22,6 @@ nb::object ExceptionOf(const absl::Status& status) {
       .attr("_make")(static_cast<int>(status.code()), std::string(message.data(), message.size()), fields);
 }
 
-namespace {
-
-/// Where a signal is pending, its handler runs first, and what it raises is the error.
 void SetPythonError(const absl::Status& status) {
   if (PyErr_CheckSignals() != 0) return;
   try {
@@ -34,8 +31,6 @@ void SetPythonError(const absl::Status& status) {
     raised.restore();  // by a handler that ran while the exception was made
   }
 }
-
-}  // namespace
 
 void RegisterErrors() {
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {

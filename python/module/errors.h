@@ -33,6 +33,9 @@ T Check(absl::StatusOr<T> value) {
 
 /// The exception of lgpu.errors for a status that is not OK.
 nanobind::object ExceptionOf(const absl::Status& status);
+/// Python's error is that of the status. Where a signal is pending, its handler runs first, and what it
+/// raises is the error.
+void SetPythonError(const absl::Status& status);
 /// StatusErrors become exceptions of lgpu.errors.
 void RegisterErrors();
 

@@ -5,6 +5,7 @@
 #include "python/module/errors.h"
 #include "python/module/lock.h"
 #include "python/module/py_context.h"
+#include "python/module/quick_calls.h"
 #include "python/module/scopes.h"
 
 namespace lgpu::python {
@@ -29,9 +30,10 @@ NB_MODULE(_core_of_nanobind, module) {
   module.def("_end", &lgpu::python::End, "Ends all Contexts; atexit calls it when the interpreter ends.");
   nanobind::module_::import_("atexit").attr("register")(module.attr("_end"));
   nanobind::class_<lgpu::Tensor> tensor(
-      module, "Tensor",
+      module, "Tensor", nanobind::pooled(), nanobind::type_slots(lgpu::python::OperatorSlots()),
       "A Tensor is an immutable array on one device: the CPU or a logical GPU. Its memory goes back with the "
       "last reference.");
+  lgpu::python::KeepOperatorSlots(tensor);
   lgpu::python::BindTensor(module, tensor);
   lgpu::python::BindConfig(module);
   lgpu::python::BindContext(module);
@@ -39,6 +41,7 @@ NB_MODULE(_core_of_nanobind, module) {
   lgpu::python::BindScopes(module);
   lgpu::python::BindOps(module, tensor);
   lgpu::python::BindOperators(tensor);
+  lgpu::python::BindQuickOperators(module);
   lgpu::python::BindDlpack(module);
   lgpu::python::BindDistribute(module);
   lgpu::python::BindSignatures(module);

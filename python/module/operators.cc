@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include "lgpu/ops.h"
 #include "python/module/bind.h"
 #include "python/module/errors.h"
+#include "python/module/numbers.h"
 #include "python/module/scopes.h"
 
 // The operators of a Tensor. Those that numpy's arrays have and a Tensor has not raise a TypeError that says
@@ -24,16 +26,6 @@ namespace {
 using Binary = absl::StatusOr<Tensor> (*)(const Tensor&, const Tensor&);
 
 nb::object Arrays(const char* function) { return nb::module_::import_("lgpu._arrays").attr(function); }
-
-/// The number beside a tensor as a constant of its element type; nothing: it is no number.
-std::optional<Tensor> ConstantBeside(nb::handle tensor, nb::handle number) {
-  const nb::object bytes = Arrays("number_beside")(tensor, number);
-  if (bytes.is_none()) return std::nullopt;
-  const auto value = nb::cast<nb::bytes>(bytes);
-  const auto* const data = reinterpret_cast<const std::byte*>(value.c_str());
-  const auto& beside = nb::cast<const Tensor&>(tensor);
-  return Check(InScopes([&] { return Context::ScalarBeside(beside, std::span(data, value.size())); }));
-}
 
 template <Binary op>
 Tensor OfTensors(const Tensor& a, const Tensor& b) {
@@ -72,6 +64,17 @@ nb::object NoComparison(nb::handle, nb::handle) {
       "one and the same Tensor");
 }
 
+/// Defines operators that lgpu has no op for, under their names with and without a number on the left.
+void BindAbsent(nb::class_<Tensor>& tensor, const char* text, std::initializer_list<const char*> names) {
+  for (const std::string name : names) {
+    const std::string method = "__" + name + "__";
+    const std::string signature = "def " + method + "(self, other: object, /) -> typing.NoReturn";
+    tensor.def(
+        method.c_str(), [text](nb::handle, nb::handle) -> nb::object { Refuse(text); }, nb::arg().none(),
+        nb::sig(signature.c_str()));
+  }
+}
+
 }  // namespace
 
 void BindOperators(nb::class_<Tensor>& tensor) {
@@ -79,6 +82,18 @@ void BindOperators(nb::class_<Tensor>& tensor) {
   BindBinary<&Subtract>(tensor, "sub");
   BindBinary<&Multiply>(tensor, "mul");
   BindBinary<&Divide>(tensor, "truediv");
+  BindAbsent(tensor,
+             "lgpu has no op that compares Tensors: write a.numpy() < b.numpy() for their values, which are "
+             "copies on the host",
+             {"lt", "le", "gt", "ge"});
+  BindAbsent(
+      tensor,
+      "lgpu has no op for powers: write a * a for a square, or a.numpy() ** b, which is a copy on the host",
+      {"pow", "rpow"});
+  BindAbsent(
+      tensor,
+      "lgpu has no op for // and %: write a.numpy() // b or a.numpy() % b, which are copies on the host",
+      {"floordiv", "rfloordiv", "mod", "rmod"});
   tensor
       .def(
           "__matmul__",
@@ -103,6 +118,12 @@ void BindOperators(nb::class_<Tensor>& tensor) {
                 "host");
           },
           nb::sig("def __iter__(self) -> typing.NoReturn"))
+      .def(
+          "__contains__",
+          [](nb::handle, nb::handle) -> bool {
+            Refuse("a Tensor is not searched: write `value in tensor.numpy()`, which is a copy on the host");
+          },
+          nb::arg().none(), nb::sig("def __contains__(self, value: object, /) -> typing.NoReturn"))
       .def(
           "__getitem__",
           [](nb::handle, nb::handle) -> nb::object {

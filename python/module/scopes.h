@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,12 +22,26 @@ namespace lgpu::python {
 /// A Scope is one `with context.device(...)`, and the scopes around it. The innermost one is in a context
 /// variable of Python's, so each thread and each task has its own.
 struct Scope {
+  /// While there is none, no thread and no task has one open.
+  class Count {
+   public:
+    Count() { ++count_; }
+    ~Count() { --count_; }
+    Count(const Count&) = delete;
+    Count& operator=(const Count&) = delete;
+    static bool is_zero() { return count_ == 0; }
+
+   private:
+    static inline std::atomic<int> count_{0};
+  };
+
   nanobind::object keep;  // of `context`
   PyContext* context = nullptr;
   bool asks_for_device = false;
   std::optional<std::string> device;  // nothing: for none
   std::optional<DevicePolicy> policy;
   std::optional<nanobind::object> outer;
+  Count count = {};
 };
 
 /// The scopes of the caller, opened on this thread for one call of liblgpu. It is made with the interpreter's
@@ -34,6 +49,7 @@ struct Scope {
 class OpenScopes {
  public:
   OpenScopes() {
+    if (Scope::Count::is_zero()) return;
     const nanobind::object innermost = Innermost();
     if (!innermost.is_none()) Open(innermost);
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "python/module/bind.h"
+#include "python/module/quick_calls.h"
 
 // Python's inspect.signature finds the signature of a function in C in its docstring, and none of nanobind's
 // functions. So the package shows functions of Python's own that call nanobind's.
@@ -18,9 +19,6 @@ namespace nb = nanobind;
 using nb::literals::operator""_a;
 
 namespace {
-
-/// METH_FASTCALL | METH_KEYWORDS.
-using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 
 /// Lives as long as the process, as the functions of a module do.
 struct Definition {
@@ -42,13 +40,9 @@ nb::object Checked(PyObject* made) {
   return nb::steal(made);
 }
 
-PyObject* CallFunction(PyObject* function, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
-  return PyObject_Vectorcall(function, arguments, static_cast<std::size_t>(count), names);
-}
-
 nb::object DescribeFunction(nb::handle function, const std::string& name, const std::string& doc) {
   const nb::str module("lgpu");
-  return Checked(PyCFunction_NewEx(&Define(name, doc, &CallFunction), function.ptr(), module.ptr()));
+  return Checked(PyCFunction_NewEx(&Define(name, doc, QuickCallOf(name)), function.ptr(), module.ptr()));
 }
 
 // A method of Python's own has no place for nanobind's function: each has a C function of its own.

@@ -12,7 +12,8 @@ namespace nb = nanobind;
 
 namespace {
 
-thread_local int sinks_inside = 0;
+constinit thread_local int sinks_inside = 0;
+constinit thread_local bool has_let_go = false;  // whether `let_go`, which costs more to reach, has any
 thread_local std::vector<std::shared_ptr<void>> let_go;  // within the sinks of this thread
 
 }  // namespace
@@ -33,6 +34,7 @@ void CheckNotInSink() {
 void LetGo(std::shared_ptr<void> owner) {
   if (InSink()) {
     let_go.push_back(std::move(owner));
+    has_let_go = true;
     return;
   }
   const WithoutLockIfHeld without_lock;
@@ -40,7 +42,8 @@ void LetGo(std::shared_ptr<void> owner) {
 }
 
 OutermostCall::~OutermostCall() {
-  if (InSink()) return;
+  if (!has_let_go || InSink()) return;
+  has_let_go = false;
   while (!let_go.empty()) {
     const std::shared_ptr<void> owner = std::move(let_go.back());
     let_go.pop_back();

@@ -63,7 +63,9 @@ nb::object Item(nb::handle self) {
         break;
     }
   }
-  return Arrays("to_numpy")(self).attr("item")();  // says what is wrong
+  throw StatusError(absl::InvalidArgumentError(
+      "a Tensor of shape " + tensor.shape().ToString() +
+      " is no single value: write tensor.numpy() or tensor.tolist() for its values"));
 }
 
 }  // namespace
@@ -104,7 +106,7 @@ void BindTensor(nb::module_& module, nb::class_<Tensor>& tensor) {
       .def(
           "__repr__", [](nb::handle self) { return Arrays("text_of")(self); },
           nb::sig("def __repr__(self) -> str"))
-      .def("__bool__", [](nb::handle self) { return nb::cast<bool>(nb::bool_(Arrays("to_numpy")(self))); })
+      .def("__bool__", [](nb::handle self) { return nb::cast<bool>(nb::bool_(Item(self))); })
       .def("__float__", [](nb::handle self) { return nb::float_(Item(self)); })
       .def("__int__", [](nb::handle self) { return nb::int_(Item(self)); })
       .def("copy_into", &CopyInto, "target"_a,

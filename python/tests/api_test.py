@@ -28,6 +28,21 @@ class ApiTest(unittest.TestCase):
         np.testing.assert_array_equal(c.numpy(), [[1, 4], [5, 16]])
         np.testing.assert_array_equal((a @ a.T).numpy(), b.numpy())
 
+    def test_numbers_become_what_numpy_makes_of_them_as_tensorflow_takes_them(self):
+        nested = 7
+        for _ in range(8):
+            nested = [nested]
+        for value in (1, -2.5, [True, 3], [1, 2], (1, 2.5), [[1, 2], (3, 4)], [1 << 40, 2], [1 << 31], -(1 << 31), [], [[], []], nested,
+                      [16777217, 0.5], [float("inf"), 5e-46], [1 << 63, 1.0], [np.float64(0.5), 1], [np.ones(2), [1, 2]]):
+            expected = np.array(value)
+            if expected.dtype == np.float64:
+                expected = expected.astype(np.float32)
+            elif expected.dtype != np.int64 or np.all(expected == expected.astype(np.int32)):
+                expected = expected.astype(np.int32)
+            made = self.ctx.constant(value)
+            self.assertEqual((made.dtype, made.shape), (expected.dtype, expected.shape), value)
+            np.testing.assert_array_equal(made.numpy(), expected)
+
     def test_operators(self):
         a, b = self.ctx.constant([[1.0, 2.0]]), self.ctx.constant([[4.0, 8.0]])
         for made, expected in ((a + b, [[5, 10]]), (a - b, [[-3, -6]]), (a * b, [[4, 16]]), (b / a, [[4, 4]]),
@@ -83,8 +98,17 @@ class ApiTest(unittest.TestCase):
             (ValueError, "not C-contiguous", lambda: self.ctx.constant(np.ones((4, 4), np.float32)[:, ::2])),
             (ValueError, "uint8", lambda: self.ctx.constant(np.ones(2, np.uint8))),
             (ValueError, "foreign byte order", lambda: self.ctx.constant(np.ones(2, ">f4"))),
-            (ValueError, "", lambda: self.ctx.constant([[1, 2], [3]])),
-            (ValueError, "not an element type of lgpu", lambda: self.ctx.constant(["a"])),
+            (ValueError, "rows differ in length", lambda: self.ctx.constant([[1, 2], [3]])),
+            (ValueError, "are not numbers", lambda: self.ctx.constant(["a"])),
+            (ValueError, "at most 64 bits", lambda: self.ctx.constant(1 << 70)),
+            (ValueError, "does not fit the element type", lambda: self.ctx.constant(1 << 40, dtype="int32")),
+            (ValueError, "dimension below 0", lambda: self.ctx.constant(1.0, shape=[-1])),
+            (ValueError, "lgpu.fill makes on the device", lambda: self.ctx.constant(1.0, shape=[1 << 62])),
+            (TypeError, "list of whole numbers", lambda: self.ctx.constant(1.0, shape=3)),
+            (TypeError, "list of whole numbers", lambda: self.ctx.fill([2.5], 1.0)),
+            (ValueError, r"shape \[2\] is no single value", lambda: self.ctx.constant([1, 2]).item()),
+            (ValueError, "is no single value", lambda: float(self.ctx.constant([1.0, 2.0]))),
+            (ValueError, "is no single value", lambda: bool(self.ctx.constant(np.zeros(0, np.float32)))),
             (TypeError, "is not an element type", lambda: self.ctx.constant([1], dtype="flaot")),
             (ValueError, "is a copy", lambda: np.asarray(self.ctx.constant([1]), copy=False)),
             (ValueError, "Matrix size-incompatible|incompatible", lambda: self.ctx.constant([[1.0]]) @ self.ctx.constant([[1.0]] * 2)),
@@ -178,8 +202,15 @@ class ApiTest(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "log_device_placement of a Context cannot be 'yes'"):
             lgpu.Context(endpoint=ENDPOINT, log_device_placement="yes")
         for wrong in (-1.0, float("nan"), float("inf")):
-            with self.assertRaises((ValueError, OverflowError)):
+            with self.assertRaisesRegex(ValueError, "allocation_timeout is .* a number of seconds"):
                 lgpu.Context(endpoint=ENDPOINT, allocation_timeout=wrong)
+        self.assertRaisesRegex(TypeError, "config is an lgpu.Config", lgpu.Context, config=5)
+        config = lgpu.Config(endpoint=ENDPOINT)
+        for call in (config.get_logical_device_configuration, config.set_visible_devices):
+            self.assertRaisesRegex(TypeError, "a device is one of list_physical_devices", call, 5)
+        self.assertRaisesRegex(TypeError, "device_type is", config.list_physical_devices, 5)
+        with self.assertRaisesRegex(TypeError, "list of LogicalDeviceConfiguration"):
+            config.set_logical_device_configuration("GPU:0", [5])
         tensor = self.ctx.constant([1.0])
         for request in ({"max_version": "1"}, {"max_version": 1}, {"dl_device": 5}, {"copy": "no"}, {"dl_device": ("cpu", 0)}):
             with self.assertRaises((TypeError, ValueError)):

@@ -139,7 +139,8 @@ class RmmTest(unittest.TestCase):
         deallocate(allocate(MIB, RmmStream()), MIB, RmmStream())
 
     def test_an_rmm_that_tells_no_stream_is_refused(self):
-        for version, is_refused in (("23.12.00", True), ("24.02.00", True), ("24.04.00", False), ("25.02.00a12", False)):
+        for version, is_refused in (("23.12.00", True), ("24.02.00", True), ("24.04.00", False), ("25.02.00a12", False),
+                                    ("0+unknown", False)):
             self.adaptor.rmm.__version__ = version
             with lgpu.Context(memory_limit="32MiB") as ctx, contextlib.ExitStack() as expected:
                 if is_refused:

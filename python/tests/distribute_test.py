@@ -109,6 +109,9 @@ with lgpu.Context() as ctx:
                 self.assertEqual((process.returncode, out), (0, "[(4, [22.0]), (4, [22.0])]\n"))
         with self.assertRaisesRegex(ValueError, "timeout is 0"):
             lgpu.MirroredStrategy(self.ctx, processes=distribute.Processes(0, 1, "meeting", timeout=0))
+        self.assertRaisesRegex(TypeError, "processes is an", lgpu.MirroredStrategy, self.ctx, processes=1)
+        self.assertRaisesRegex(TypeError, "context is an", lgpu.MirroredStrategy, 5)
+        self.assertRaisesRegex(TypeError, "devices is a list", lgpu.MirroredStrategy, self.ctx, [5])
 
     def test_digits_learn(self):
         for devices in (1, 2):

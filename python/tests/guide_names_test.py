@@ -47,6 +47,19 @@ except ValueError as error:
 """
         self.assertEqual(run(program), (0, [PRODUCT, "[7, 7]", "3 values do not fit shape=(2, 2), which has room for 4"], []))
 
+    def test_the_log_of_the_first_edition_is_that_of_its_graph(self):
+        program = """
+context = tf.Context(log_device_placement=True, graph_log_format=True)
+with context:
+  a = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], shape=[2, 3])
+  b = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], shape=[3, 2])
+  print(tf.matmul(a, b).numpy().tolist())
+"""
+        code, out, logged = run(program)
+        self.assertEqual((code, out, logged[0]), (0, [PRODUCT], "Device mapping:"))
+        self.assertEqual(logged[-3:], [f"{name}: /job:localhost/replica:0/task:0/device:GPU:0"
+                                       for name in ("Const: (Const)", "Const_1: (Const)", "MatMul: (MatMul)")])
+
     def test_visible_devices_and_growth(self):
         program = """
 gpus = tf.config.experimental.list_physical_devices('GPU')

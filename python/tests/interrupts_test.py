@@ -224,6 +224,73 @@ class InterruptsTest(unittest.TestCase):
         program.send(signal.SIGINT)
         self.assertEqual(program.end(), (["interrupted", f"({8 * MIB},)"], 0))
 
+    def test_processes_that_do_not_come_to_a_meeting_are_not_waited_for(self):
+        program = self.program("""
+            import os, tempfile
+            ctx = lgpu.Context(memory_limit="32MiB")
+            with tempfile.TemporaryDirectory() as folder:
+                meeting = os.path.join(folder, "meeting")
+                for rank in (0, 1):
+                    processes = lgpu.distribute.Processes(rank, 2, meeting, timeout=3600)
+                    interrupted(lambda: lgpu.MirroredStrategy(ctx, processes=processes))
+                    print(os.path.exists(meeting), flush=True)
+            print(lgpu.MirroredStrategy(ctx).num_replicas_in_sync, flush=True)
+            """, "local:64MiB")
+        for _ in range(2):
+            self.assertEqual(program.line(), "calls")
+            program.await_sleep()
+            program.send(signal.SIGINT)
+            self.assertEqual(program.line(), "interrupted")
+            self.assertEqual(program.line(), "False")
+        self.assertEqual(program.end(), (["1"], 0))
+
+    def test_a_process_that_does_not_come_to_a_sum_is_not_waited_for(self):
+        for rank, reason in ((0, "process 0 (pid {}) was interrupted"), (1, "process 1 (pid {}) has ended")):
+            with self.subTest(rank=rank), tempfile.TemporaryDirectory() as folder:
+                programs = [self.program(f"""
+                    ctx = lgpu.Context(memory_limit="32MiB")
+                    processes = lgpu.distribute.Processes({number}, 2, "{folder}/meeting", timeout=3600)
+                    strategy = lgpu.MirroredStrategy(ctx, processes=processes)
+                    value = ctx.constant([1.0])
+                    print("met", flush=True)
+                    input()
+                    interrupted(lambda: strategy.run(lambda replica: replica.all_reduce("sum", [value])))
+                    print(value.tolist(), flush=True)
+                    """, "local:64MiB") for number in (0, 1)]
+                for program in programs:
+                    self.assertEqual(program.line(), "met")
+                programs[rank].go_on()
+                self.assertEqual(programs[rank].line(), "calls")
+                programs[rank].await_sleep()
+                programs[rank].send(signal.SIGINT)
+                self.assertEqual(programs[rank].end(), (["interrupted", "[1.0]"], 0))
+                programs[1 - rank].go_on()
+                (calls, error, value), code = programs[1 - rank].end()
+                self.assertEqual((calls, value, code), ("calls", "[1.0]", 0))
+                self.assertIn(reason.format(programs[rank].process.pid), error)
+
+    def test_a_replica_that_waits_for_memory_is_not_waited_for(self):
+        for interrupted in ("its caller", "replica 0"):
+            with self.subTest(interrupted), self.lgpu.Context(memory_limit="200MiB", endpoint=self.runtime) as ctx:
+                held = ctx.fill([32 * MIB], 1.0)  # 128 MiB of 256
+                program = self.program(f"""
+                    ctx = lgpu.Context(devices=2, memory_limit="200MiB", allocation_timeout=3600)
+                    strategy = lgpu.MirroredStrategy(ctx)
+                    def step(replica):
+                        if replica.id == 1:
+                            ctx.fill([40 * MIB], 1.0)
+                        elif {interrupted == "replica 0"}:
+                            threading.Event().wait()
+                    interrupted(lambda: strategy.run(step))
+                    print(strategy.run(lambda replica: ctx.fill([2], 1.0).tolist()), flush=True)
+                    """)
+                self.assertEqual(program.line(), "calls")
+                self.await_waiter()
+                program.await_sleep()
+                program.send(signal.SIGINT)
+                self.assertEqual(program.end(), (["interrupted", "[[1.0, 1.0], [1.0, 1.0]]"], 0))
+                del held
+
     def test_a_daemon_that_does_not_answer_is_not_waited_for(self):
         program = self.program("""
             ctx = lgpu.Context(memory_limit="64MiB", allocation_timeout=3600)

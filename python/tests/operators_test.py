@@ -47,8 +47,13 @@ class OperatorsTest(unittest.TestCase):
         cases = [
             (r"a.numpy\(\) == b.numpy\(\)", lambda: a == b), ("`a is b`", lambda: a != b), ("`a is b`", lambda: a == None),  # noqa: E711
             (r"tensor.shape\[0\]", lambda: len(a)), (r"for row in tensor.numpy\(\)", lambda: list(a)),
-            ("not iterable", lambda: 1.0 in a), (r"lgpu.slice_rows\(tensor, begin, count\)", lambda: a[0]),
+            (r"value in tensor.numpy\(\)", lambda: 1.0 in a), (r"lgpu.slice_rows\(tensor, begin, count\)", lambda: a[0]),
             (r"tensor.numpy\(\)\[...\]", lambda: a[0:1]), ("", lambda: operator.setitem(a, 0, 1.0)),
+            (r"a.numpy\(\) < b.numpy\(\)", lambda: a < b), (r"a.numpy\(\) < b.numpy\(\)", lambda: 2.0 >= a),
+            (r"a \* a for a square", lambda: a ** 2), (r"a \* a for a square", lambda: 2 ** a),
+            (r"a.numpy\(\) // b", lambda: a // 2), (r"a.numpy\(\) % b", lambda: 7 % a),
+            ("operand", lambda: a @ 2), ("operand", lambda: a + "x"), ("operand", lambda: None * a),
+            ("operand", lambda: lgpu.Tensor.__new__(lgpu.Tensor) + a), ("no value", lambda: -lgpu.Tensor.__new__(lgpu.Tensor)),
         ]
         for text, wrong in cases:
             self.assertRaisesRegex(TypeError, text, wrong)

@@ -37,6 +37,14 @@ class TypingTest(unittest.TestCase):
                               env={**os.environ, "MYPYPATH": str(PACKAGE.parent)})
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
 
+    @unittest.skipUnless(MYPY.exists(), "mypy is not installed")
+    def test_mypy_knows_no_name_that_is_not_there(self):
+        done = subprocess.run([MYPY, "--strict", "--follow-imports=silent", "--cache-dir=/dev/null", "--python-executable",
+                               sys.executable, "-c", "import lgpu\nlgpu.torch.enable()\nlgpu.matmull"], capture_output=True,
+                              text=True, timeout=500, env={**os.environ, "MYPYPATH": str(PACKAGE.parent)})
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, '^<string>:3: error: Module has no attribute "matmull"')
+
     def test_the_typed_program_runs(self):
         done = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stderr), (0, ""))

@@ -339,11 +339,11 @@ TEST(PlacementLogTest, GraphFormIsThatOfTensorFlow1) {
   test.lines->clear();
   const Tensor a = Must(test.gpu->Constant<float>({{1, 2}, {3, 4}}));
   Must(MatMul(a, a));
-  Must(MatMul(a, a));
-  EXPECT_THAT(*test.lines,
-              ElementsAre("_EagerConst: (_EagerConst): /job:localhost/replica:0/task:0/device:GPU:0",
-                          "MatMul: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0",
-                          "MatMul_1: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0"));
+  Must(MatMul(a, Must(test.gpu->Constant<float>({{1}, {2}}))));
+  EXPECT_THAT(*test.lines, ElementsAre("Const: (Const): /job:localhost/replica:0/task:0/device:GPU:0",
+                                       "MatMul: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0",
+                                       "Const_1: (Const): /job:localhost/replica:0/task:0/device:GPU:0",
+                                       "MatMul_1: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0"));
 }
 
 TEST(PlacementLogTest, AConstantOnAMissingDeviceHasTensorFlowsError) {

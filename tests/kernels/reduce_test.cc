@@ -72,7 +72,7 @@ TYPED_TEST(ReduceTest, MatchesAnExactReference) {
       {{1}, {0}},        {{1000}, {0}},    {{7, 300}, {1}},        {{300, 7}, {0}},
       {{300, 70}, {-2}}, {{5, 6, 7}, {1}}, {{5, 6, 7}, {0, 2}},    {{5, 6, 7}, {0, 1, 2}},
       {{5, 6, 7}, {}},   {{3, 1, 4}, {1}}, {{2, 3, 4, 5}, {1, 3}}, {{2000, 10}, {1}},
-      {{4097}, {0}}};
+      {{11, 1500}, {0}}, {{4097}, {0}}};
   for (const auto& [shape, axes] : cases) {
     CheckReduce<TypeParam>(shape, axes, random, 0);
     CheckReduce<TypeParam>(shape, axes, random, sizeof(TypeParam));
