@@ -153,7 +153,9 @@ void ClientProgram::Grow(std::mt19937_64& random) {
 
 void ClientProgram::GiveBack(std::size_t at_most, std::mt19937_64& random) {
   const std::vector<ChunkId> chunks = Take(at_most, random);
-  if (!chunks.empty()) Judge("Return", source_->Return(chunks));
+  if (chunks.empty()) return;
+  options_.on_return();
+  Judge("Return", source_->Return(chunks));
 }
 
 // On the session's thread. A program that keeps all it has is a right one too.

@@ -30,6 +30,8 @@ class ClientProgram {
     /// How long a request with this timeout may take that was answered now and took so long.
     std::function<std::chrono::nanoseconds(std::chrono::nanoseconds took, std::chrono::nanoseconds timeout)>
         most_time;
+    /// On the thread that is about to give chunks back.
+    std::function<void()> on_return;
     /// What cannot be right. Does not return.
     std::function<void(const std::string& what)> fail;
   };

@@ -26,6 +26,8 @@ using std::chrono::seconds;
 
 // Programs end, and memory comes back, within this much simulated time.
 constexpr seconds kEndPatience{120};
+// Of programs that are asked for idle memory, and of sessions that make granted memory.
+constexpr milliseconds kTrimPatience{3000}, kMakePatience{2000};
 
 daemon::Caller Root() { return {.uid = 0, .session = nullptr}; }
 
@@ -82,6 +84,7 @@ Time Scenario::MostTime(Time took, Time timeout) const {
 void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
 
 void Scenario::Run() {
+  CheckBounds();
   StartDaemon(/*waits=*/true);
   MakeLeases();
   using Pace = Options::Pace;
@@ -113,6 +116,8 @@ void Scenario::StartDaemon(bool waits) {
   daemon_ = std::make_unique<DaemonProgram>(config_);
   had_faults_ = false;
   disturbed_at_ = Time::max();
+  ahead_since_.reset();
+  trims_ignored_ = 0;
   daemon_process_ = &Processes::Get().Start("lgpud", 0, [program = daemon_.get()] { program->Run(); });
   // What programs are in the middle of may end when the next lgpud serves.
   daemon_process_->on_end = [this] {
@@ -136,6 +141,7 @@ void Scenario::AwaitDaemon() {
     Sleep(milliseconds(5));
   }
   if (disturbed_at_ == Time::max()) disturbed_at_ = scheduler_.now();
+  LetStandingGoOn();
   if (const Broker* const broker = ServingBroker()) {
     WatchMutex([&] { (void)broker->CheckInvariants(); }, [this] { Check(); });
   }
@@ -156,6 +162,27 @@ void Scenario::Check() {
                       card.view.held.count()));
   }
   if (truth > card.view.total) Fail(absl::StrCat("chunks of ", truth.count(), " bytes are beyond the card"));
+  if (card.view.held > truth + card.draining) {
+    if (!ahead_since_) ahead_since_ = scheduler_.now();
+  } else {
+    ahead_since_.reset();
+  }
+  const std::uint64_t ignored = broker->counters().trims_ignored;
+  const bool is_answered = ignored <= std::exchange(trims_ignored_, ignored);
+  if (!is_answered && IsCalm(kTrimPatience))
+    Fail("a program that runs has not answered a request for idle memory");
+}
+
+bool Scenario::IsCalm(Time time) const {
+  return !scheduler_.stalls() && disturbed_at_ != Time::max() && scheduler_.now() > disturbed_at_ + time;
+}
+
+void Scenario::CheckBounds() {
+  if (ahead_since_ && scheduler_.now() > *ahead_since_ + kMakePatience && IsCalm(kMakePatience)) {
+    Fail(absl::StrCat("the ledger counts memory that is not there, for ",
+                      (scheduler_.now() - *ahead_since_) / milliseconds(1), " ms"));
+  }
+  scheduler_.At(scheduler_.now() + milliseconds(200), [this] { CheckBounds(); });
 }
 
 void Scenario::MakeLeases() {
@@ -190,6 +217,7 @@ void Scenario::SpawnClient() {
                              .card = card_,
                              .pause_factor = options_.pace == Options::Pace::kQuiet ? 200u : 1u,
                              .most_time = [this](Time took, Time timeout) { return MostTime(took, timeout); },
+                             .on_return = [this] { StrikeReturning(); },
                              .fail = [this](const std::string& what) { Fail(what); }});
   client.process =
       &Processes::Get().Start("program", 0, [program = client.program.get()] { program->Run(); });

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ class Scenario {
   bool OneIn(std::uint64_t n) { return Below(n) == 0; }
   /// How long a request with this timeout may take that is answered now and took so long.
   Time MostTime(Time took, Time timeout) const;
+  /// Nothing has disturbed the machine for so long.
+  bool IsCalm(Time time) const;
   /// Some threads of the processes that `stops` names stand still for a while.
   void StandStill(const std::function<bool(const MachineProcess&)>& stops);
   [[noreturn]] void Fail(const std::string& what);
@@ -66,10 +69,15 @@ class Scenario {
   void Resize();
   /// In one of its next steps the process does that.
   void InAStepOf(MachineProcess& process, std::uint64_t at_most, const std::function<void()>& act);
+  /// In one of its next steps the calling thread sees lgpud die, and stands still until the next one serves.
+  void LoseDaemonHere(std::uint64_t at_most);
+  void LetStandingGoOn();
   /// What may happen to a program that has connected to lgpud: it dies, or the thread stands still.
   void StrikeConnected(MachineProcess& process);
   /// The same where memory has come.
   void StrikeGranted();
+  /// The same where memory is about to be given back.
+  void StrikeReturning();
   void HitDaemon(bool is_stop);
   /// The calling thread of a program stands still for up to so long after this step.
   void StandHere(Time at_most);
@@ -84,6 +92,8 @@ class Scenario {
   void GrantWholeCard();
   /// After every change of the ledger.
   void Check();
+  /// Now and then.
+  void CheckBounds();
 
   const Options options_;
   Scheduler& scheduler_;
@@ -102,6 +112,9 @@ class Scenario {
   std::vector<Client> clients_, past_clients_;
   // When lgpud was away last, or a program stopped, or threads stood still; max: lgpud is away now.
   Time disturbed_at_{0};
+  std::vector<std::uint32_t> standing_;  // threads that stand still until an lgpud serves
+  std::optional<Time> ahead_since_;      // the ledger counts memory that is not there
+  std::uint64_t trims_ignored_ = 0;      // of the present lgpud
   Counts counts_;
 };
 
