@@ -27,7 +27,7 @@ using std::chrono::seconds;
 // Programs end, and memory comes back, within this much simulated time.
 constexpr seconds kEndPatience{120};
 // Of programs that are asked for idle memory, and of sessions that make granted memory.
-constexpr milliseconds kTrimPatience{3000}, kMakePatience{2000};
+constexpr milliseconds kTrimPatience{3000}, kMakePatience{4000};
 
 daemon::Caller Root() { return {.uid = 0, .session = nullptr}; }
 
