@@ -12,6 +12,7 @@
 #include "daemon/server/config.h"
 #include "tests/simulation/client_program.h"
 #include "tests/simulation/daemon_program.h"
+#include "tests/simulation/hook_program.h"
 #include "tests/simulation/machine/processes.h"
 #include "tests/simulation/machine/scheduler.h"
 
@@ -32,7 +33,7 @@ class Scenario {
   };
   struct Counts {
     std::uint64_t strikes = 0, daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0,
-                  grants = 0, waits = 0, refusals = 0, checks = 0;
+                  grants = 0, waits = 0, refusals = 0, hook_runs = 0, checks = 0;
   };
   Scenario(const Options& options, Scheduler& scheduler);
 
@@ -41,14 +42,25 @@ class Scenario {
   const Counts& counts() const { return counts_; }
 
  private:
+  // What a process that was killed had is never destroyed: its threads were in the middle of something.
   struct Client {
-    std::unique_ptr<ClientProgram> program;
+    ClientProgram* program = nullptr;
     MachineProcess* process = nullptr;
   };
+  struct Hook {
+    HookProgram* program = nullptr;
+    MachineProcess* process = nullptr;
+  };
+  struct LeaseOfUser {
+    std::string name;
+    uid_t user = 0;
+    bool has_hook = false;  // its programs hold memory and sleep
+  };
+  static constexpr uid_t kFirstUser = 100'000;  // no machine has users of these numbers
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
   bool OneIn(std::uint64_t n) { return Below(n) == 0; }
-  /// How long a request with this timeout may take that is answered now and took so long.
-  Time MostTime(Time took, Time timeout) const;
+  /// How long a request may take that is answered now and took so long.
+  Time MostTime(Time took, const GrowRequest& request) const;
   /// Nothing has disturbed the machine for so long.
   bool IsCalm(Time time) const;
   /// Some threads of the processes that `stops` names stand still for a while.
@@ -61,6 +73,10 @@ class Scenario {
   bool Serves() const { return daemon_process_->is_alive && daemon_->serves(); }
   void MakeLeases();
   void SpawnClient();
+  /// One for each lease that has a hook.
+  void SpawnHooks();
+  std::vector<Client> ProgramsOf(const std::string& lease) const;
+  Bytes HeldByPrograms(const std::string& lease) const;
   void DropDead();
   /// One random thing that happens to lgpud or to a program.
   void Strike();
@@ -103,13 +119,15 @@ class Scenario {
   std::uint64_t daemon_strikes_ = 0;  // of 10
   static constexpr Bytes kUnit = 2_MiB;
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};  // a step of a MachineProcess
-  std::vector<std::string> leases_;
+  std::vector<LeaseOfUser> leases_;
+  bool gives_way_ = false;  // some leases have release hooks
   std::unique_ptr<DaemonProgram> daemon_;
   MachineProcess* daemon_process_ = nullptr;
   bool had_faults_ = false;  // the present lgpud
   bool is_resting_ = false;  // lgpud does not die now
   std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;
-  std::vector<Client> clients_, past_clients_;
+  std::vector<Client> clients_;
+  std::vector<Hook> hooks_;
   // When lgpud was away last, or a program stopped, or threads stood still; max: lgpud is away now.
   Time disturbed_at_{0};
   std::vector<std::uint32_t> standing_;  // threads that stand still until an lgpud serves

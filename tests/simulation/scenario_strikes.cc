@@ -140,8 +140,12 @@ void Scenario::LetStandingGoOn() {
 }
 
 void Scenario::StrikeClient() {
+  if (!hooks_.empty() && OneIn(12)) {
+    hooks_[Below(hooks_.size())].process->dies_at_step = 0;
+    return;
+  }
   if (clients_.empty()) return;
-  Client& client = clients_[Below(clients_.size())];
+  const Client client = clients_[Below(clients_.size())];
   MachineProcess& process = *client.process;
   if (!process.is_alive) return;
   switch (Below(5)) {
