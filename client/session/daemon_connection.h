@@ -156,9 +156,15 @@ class DaemonConnection {
   std::vector<wire::Snapshot> TakeSnapshots();
   /// The answer to one of them, from the thread that took it. As Lease::AnswerSnapshot.
   absl::Status AnswerSnapshot(const wire::SnapshotPage& page);
+  /// An order to run the release hook, and the daemon that gave it.
+  struct ReleaseOfDaemon {
+    wire::Release order;
+    std::uint64_t generation = 0;
+  };
   /// The daemon's orders to run the release hook since the last call; each is to be answered.
-  std::vector<wire::Release> TakeReleases();
-  void AnswerRelease(std::uint64_t release, const absl::Status& status);
+  std::vector<ReleaseOfDaemon> TakeReleases();
+  /// Tells the daemon that gave the order. Where another one has come meanwhile, none is told.
+  void AnswerRelease(const ReleaseOfDaemon& release, const absl::Status& status);
   /// Ends the session and waits until the daemon has all memory back. UNAVAILABLE: no daemon is there; the
   /// session thread tells the next one, and a repeated Close has the result. Repeating it is always fine.
   absl::Status Close();
@@ -306,7 +312,7 @@ class DaemonConnection {
   std::vector<Orphan> unsent_ ABSL_GUARDED_BY(mutex_);  // given back while the daemon did not read
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
-  std::vector<wire::Release> releases_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ReleaseOfDaemon> releases_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation of the snapshots taken last
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Receive

@@ -52,9 +52,9 @@ void HookProgram::Serve(DaemonConnection& session) {
     if (session.IsOver()) {
       options_.fail(absl::StrCat("the session with a hook is over: ", session.status().ToString()));
     }
-    for (const wire::Release& order : session.TakeReleases()) {
+    for (const DaemonConnection::ReleaseOfDaemon& release : session.TakeReleases()) {
       ++runs_;
-      session.AnswerRelease(order.release_id, RunHook(order));
+      session.AnswerRelease(release, RunHook(release.order));
     }
     // A change may come before this wait.
     MutexLock lock(mutex_);

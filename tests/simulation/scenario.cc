@@ -102,8 +102,10 @@ void Scenario::Run() {
   const std::uint64_t strikes = std::min(options_.most_strikes, has_length ? kNever : 5 + Below(60));
   // From a storm, in which lgpud hardly comes to serve, to a quiet day.
   constexpr std::uint64_t kMostPauses[] = {20'000, 100'000, 300'000, 1'000'000};
-  const std::uint64_t pause =
-      options_.pace == Pace::kQuiet ? 60'000'000 : kMostPauses[Below(std::size(kMostPauses))];
+  // Leases give way when they have been idle for a while.
+  const std::uint64_t pause = options_.pace == Pace::kQuiet ? 60'000'000
+                              : gives_way_                  ? kMostPauses[2 + Below(2)]
+                                                            : kMostPauses[Below(std::size(kMostPauses))];
   daemon_strikes_ = 1 + Below(7);
   while (scheduler_.now() < end && counts_.strikes < strikes) {
     Sleep(std::chrono::microseconds(Below(pause)));
