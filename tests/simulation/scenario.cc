@@ -26,6 +26,8 @@ using std::chrono::seconds;
 
 // Programs end, and memory comes back, within this much simulated time.
 constexpr seconds kEndPatience{120};
+// lgpud is started again within this much of a quiet day.
+constexpr seconds kRestart{1};
 // Of programs that are asked for idle memory, and of sessions that make granted memory.
 constexpr milliseconds kTrimPatience{3000}, kMakePatience{4000};
 
@@ -33,13 +35,16 @@ daemon::Caller Root() { return {.uid = 0, .session = nullptr}; }
 
 // The bytes of chunks that are open, mapped or on their way anywhere.
 Bytes ChunksOfMachine() {
+  static Bytes sum;
+  static std::uint64_t changes = 0;
+  if (std::exchange(changes, RealFile::changes()) == RealFile::changes()) return sum;
   std::map<std::uint64_t, std::uint64_t> bytes;
   for (const RealFile* file : RealFile::All()) {
     struct stat info = {};
-    if (!file->memfd_name.starts_with("lgpu-chunk:")) continue;
+    if (!file->memfd_name().starts_with("lgpu-chunk:")) continue;
     if (::fstat(file->real(), &info) == 0) bytes[info.st_ino] = static_cast<std::uint64_t>(info.st_size);
   }
-  Bytes sum;
+  sum = {};
   for (const auto& [inode, size] : bytes) sum += Bytes(size);
   return sum;
 }
@@ -86,6 +91,15 @@ Time Scenario::MostTime(Time took, const GrowRequest& request) const {
   return std::max(timeout, disturbed_at_ - asked_at) + milliseconds(1500);
 }
 
+void Scenario::Pass(Time time) {
+  const Time until = scheduler_.now() + time;
+  while (scheduler_.now() < until) {
+    Sleep(std::min<Time>(until - scheduler_.now(), kRestart));
+    // As the service manager does. In a storm it comes late.
+    if (time > kRestart) AwaitDaemon();
+  }
+}
+
 void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
 
 void Scenario::Run() {
@@ -108,7 +122,7 @@ void Scenario::Run() {
                                                             : kMostPauses[Below(std::size(kMostPauses))];
   daemon_strikes_ = 1 + Below(7);
   while (scheduler_.now() < end && counts_.strikes < strikes) {
-    Sleep(std::chrono::microseconds(Below(pause)));
+    Pass(std::chrono::microseconds(Below(pause)));
     ++counts_.strikes;
     Strike();
     if (OneIn(6)) Settle();
@@ -126,6 +140,7 @@ void Scenario::StartDaemon(bool waits) {
   had_faults_ = false;
   disturbed_at_ = Time::max();
   ahead_since_.reset();
+  leaving_since_.reset();
   trims_ignored_ = 0;
   daemon_process_ = &Processes::Get().Start("lgpud", 0, [program = daemon_.get()] { program->Run(); });
   // What programs are in the middle of may end when the next lgpud serves.
@@ -176,6 +191,10 @@ void Scenario::Check() {
   } else {
     ahead_since_.reset();
   }
+  // Memory of the dead and of those who gave it back: it becomes free piece by piece.
+  if (card.draining.is_zero() || card.draining < leaving_) leaving_since_.reset();
+  leaving_ = card.draining;
+  if (!leaving_.is_zero() && !leaving_since_) leaving_since_ = scheduler_.now();
   const std::uint64_t ignored = broker->counters().trims_ignored;
   const bool is_answered = ignored <= std::exchange(trims_ignored_, ignored);
   if (!is_answered && IsCalm(kTrimPatience))
@@ -190,6 +209,10 @@ void Scenario::CheckBounds() {
   if (ahead_since_ && scheduler_.now() > *ahead_since_ + kMakePatience && IsCalm(kMakePatience)) {
     Fail(absl::StrCat("the ledger counts memory that is not there, for ",
                       (scheduler_.now() - *ahead_since_) / milliseconds(1), " ms"));
+  }
+  if (leaving_since_ && scheduler_.now() > *leaving_since_ + kMakePatience && IsCalm(kMakePatience)) {
+    Fail(absl::StrCat(leaving_.count(), " bytes are on their way back for ",
+                      (scheduler_.now() - *leaving_since_) / milliseconds(1), " ms"));
   }
   scheduler_.At(scheduler_.now() + milliseconds(200), [this] { CheckBounds(); });
 }

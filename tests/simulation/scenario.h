@@ -67,6 +67,8 @@ class Scenario {
   void StandStill(const std::function<bool(const MachineProcess&)>& stops);
   [[noreturn]] void Fail(const std::string& what);
   void Sleep(std::chrono::nanoseconds time);
+  /// As Sleep; lgpud is started again meanwhile where the time is long.
+  void Pass(Time time);
   /// Starts an lgpud and, with `waits`, waits until it serves.
   void StartDaemon(bool waits);
   void AwaitDaemon();
@@ -132,7 +134,9 @@ class Scenario {
   Time disturbed_at_{0};
   std::vector<std::uint32_t> standing_;  // threads that stand still until an lgpud serves
   std::optional<Time> ahead_since_;      // the ledger counts memory that is not there
-  std::uint64_t trims_ignored_ = 0;      // of the present lgpud
+  std::optional<Time> leaving_since_;    // memory is on its way back, and none has come
+  Bytes leaving_;
+  std::uint64_t trims_ignored_ = 0;  // of the present lgpud
   Counts counts_;
 };
 
