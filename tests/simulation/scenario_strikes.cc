@@ -29,6 +29,10 @@ void Scenario::StandStill(const std::function<bool(const MachineProcess&)>& stop
 }
 
 void Scenario::Strike() {
+  // Too short to count as a disturbance.
+  InAStepOf(*daemon_process_, 600, [this] {
+    Scheduler::Self().stands_still_until = scheduler_.now() + Time(milliseconds(1 + Below(30)));
+  });
   const std::uint64_t dice = Below(10);
   if (dice < daemon_strikes_) {
     StrikeDaemon();
