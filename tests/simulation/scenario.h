@@ -77,6 +77,8 @@ class Scenario {
   void SpawnClient();
   /// One for each lease that has a hook.
   void SpawnHooks();
+  void LetGo(const std::string& lease, std::uint64_t percent) const;
+  void KillPrograms(const std::string& lease) const;
   std::vector<Client> ProgramsOf(const std::string& lease) const;
   Bytes HeldByPrograms(const std::string& lease) const;
   void DropDead();

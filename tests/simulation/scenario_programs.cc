@@ -68,25 +68,25 @@ void Scenario::SpawnHooks() {
     });
     if (!lease.has_hook || has_one) continue;
     Hook& hook = hooks_.emplace_back();
-    hook.program = new HookProgram(
-        HookProgram::Options{.seed = random_(),
-                             .directory = config_.runtime_dir,
-                             .lease = lease.name,
-                             .let_go =
-                                 [this, name = lease.name](std::uint64_t percent) {
-                                   for (const Client& client : ProgramsOf(name))
-                                     client.program->LetGo(percent);
-                                 },
-                             .kill_programs =
-                                 [this, name = lease.name] {
-                                   for (const Client& client : ProgramsOf(name))
-                                     Processes::Get().Kill(*client.process);
-                                 },
-                             .held = [this, name = lease.name] { return HeldByPrograms(name); },
-                             .fail = [this](const std::string& what) { Fail(what); }});
+    hook.program = new HookProgram(HookProgram::Options{
+        .seed = random_(),
+        .directory = config_.runtime_dir,
+        .lease = lease.name,
+        .let_go = [this, name = lease.name](std::uint64_t percent) { LetGo(name, percent); },
+        .kill_programs = [this, name = lease.name] { KillPrograms(name); },
+        .held = [this, name = lease.name] { return HeldByPrograms(name); },
+        .fail = [this](const std::string& what) { Fail(what); }});
     hook.process = &Processes::Get().Start("hook", lease.user, [program = hook.program] { program->Run(); });
     hook.process->on_connected = [this, process = hook.process] { StrikeConnected(*process); };
   }
+}
+
+void Scenario::LetGo(const std::string& lease, std::uint64_t percent) const {
+  for (const Client& client : ProgramsOf(lease)) client.program->LetGo(percent);
+}
+
+void Scenario::KillPrograms(const std::string& lease) const {
+  for (const Client& client : ProgramsOf(lease)) Processes::Get().Kill(*client.process);
 }
 
 std::vector<Scenario::Client> Scenario::ProgramsOf(const std::string& lease) const {
