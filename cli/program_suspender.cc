@@ -50,31 +50,31 @@ ProgramSuspender::~ProgramSuspender() {
 }
 
 void ProgramSuspender::Look() {
-  std::vector<wire::Suspend> orders = session_.TakeSuspends();
+  std::vector<DaemonConnection::SuspendOfDaemon> orders = session_.TakeSuspends();
   if (orders.empty()) return;
   MutexLock lock(mutex_);
-  for (wire::Suspend& order : orders) orders_.push_back(std::move(order));
+  for (DaemonConnection::SuspendOfDaemon& order : orders) orders_.push_back(std::move(order));
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   changed_.NotifyAll();
 }
 
 void ProgramSuspender::Run() {
   while (true) {
-    wire::Suspend order;
+    DaemonConnection::SuspendOfDaemon taken;
     {
       MutexLock lock(mutex_);
       while (orders_.empty() && !stopping_) changed_.Wait(mutex_);
       if (stopping_) return;
-      order = std::move(orders_.front());
+      taken = std::move(orders_.front());
       orders_.pop_front();
     }
     const auto began = Clock::now();
-    const absl::Status status = Suspend(order);
+    const absl::Status status = Suspend(taken.order);
     const std::chrono::duration<double> took = Clock::now() - began;
-    const char* const what = order.resume ? "resumed" : "suspended";
+    const char* const what = taken.order.resume ? "resumed" : "suspended";
     options_.Note(status.ok() ? absl::StrFormat("lgpu: %s after %.1fs", what, took.count())
                               : absl::StrCat("lgpu: cannot be ", what, ": ", status.message()));
-    session_.AnswerSuspend(order.order_id, status);
+    session_.AnswerSuspend(taken, status);
   }
 }
 

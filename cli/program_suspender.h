@@ -51,7 +51,7 @@ class ProgramSuspender {
   std::set<pid_t> suspended_;  // of the thread: those that may not run
   Mutex mutex_;
   CondVar changed_;
-  std::deque<wire::Suspend> orders_ ABSL_GUARDED_BY(mutex_);
+  std::deque<DaemonConnection::SuspendOfDaemon> orders_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

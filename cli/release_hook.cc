@@ -45,31 +45,31 @@ ReleaseHook::~ReleaseHook() {
 }
 
 void ReleaseHook::Look() {
-  std::vector<wire::Release> orders = session_.TakeReleases();
-  if (orders.empty()) return;
+  std::vector<DaemonConnection::ReleaseOfDaemon> releases = session_.TakeReleases();
+  if (releases.empty()) return;
   MutexLock lock(mutex_);
-  for (wire::Release& order : orders) orders_.push_back(std::move(order));
+  for (DaemonConnection::ReleaseOfDaemon& release : releases) orders_.push_back(std::move(release));
   changed_.NotifyAll();
 }
 
 void ReleaseHook::Run() {
   while (true) {
-    wire::Release order;
+    DaemonConnection::ReleaseOfDaemon release;
     {
       MutexLock lock(mutex_);
       while (orders_.empty() && !stopping_.load()) changed_.Wait(mutex_);
       if (stopping_.load()) return;
-      order = std::move(orders_.front());
+      release = std::move(orders_.front());
       orders_.pop_front();
     }
     const auto began = std::chrono::steady_clock::now();
-    options_.Note(absl::StrCat("lgpu: another program lacks ", FormatBytes(Bytes(order.bytes)),
+    options_.Note(absl::StrCat("lgpu: another program lacks ", FormatBytes(Bytes(release.order.bytes)),
                                ", and this one is idle: running --release"));
-    const absl::Status status = RunOnce(order);
+    const absl::Status status = RunOnce(release.order);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     options_.Note(status.ok() ? absl::StrFormat("lgpu: --release ended well after %.1fs", took.count())
                               : absl::StrCat("lgpu: --release: ", status.message()));
-    session_.AnswerRelease(order.release_id, status);
+    session_.AnswerRelease(release, status);
   }
 }
 

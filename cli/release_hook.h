@@ -53,7 +53,7 @@ class ReleaseHook {
   std::atomic<bool> stopping_ = false;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<wire::Release> orders_ ABSL_GUARDED_BY(mutex_);
+  std::deque<DaemonConnection::ReleaseOfDaemon> orders_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

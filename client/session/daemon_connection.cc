@@ -352,30 +352,30 @@ absl::Status DaemonConnection::AnswerSnapshot(const wire::SnapshotPage& page) {
   return Send({.body = page}, asked_by, Clock::now() + options_.answer_timeout);
 }
 
-std::vector<wire::Release> DaemonConnection::TakeReleases() {
+std::vector<DaemonConnection::ReleaseOfDaemon> DaemonConnection::TakeReleases() {
   MutexLock lock(mutex_);
   return std::exchange(releases_, {});
 }
 
-void DaemonConnection::AnswerRelease(std::uint64_t release, const absl::Status& status) {
-  const wire::Frame frame{.body = wire::Released{.release_id = release,
+void DaemonConnection::AnswerRelease(const ReleaseOfDaemon& release, const absl::Status& status) {
+  const wire::Frame frame{.body = wire::Released{.release_id = release.order.release_id,
                                                  .code = static_cast<std::int32_t>(status.code()),
                                                  .message = AsUtf8(std::string(status.message()))}};
   // If this fails the session has ended, and the daemon waits for no answer of it.
-  (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
+  (void)Send(frame, release.generation, Clock::now() + options_.answer_timeout);
 }
 
-std::vector<wire::Suspend> DaemonConnection::TakeSuspends() {
+std::vector<DaemonConnection::SuspendOfDaemon> DaemonConnection::TakeSuspends() {
   MutexLock lock(mutex_);
   return std::exchange(suspends_, {});
 }
 
-void DaemonConnection::AnswerSuspend(std::uint64_t order, const absl::Status& status) {
-  const wire::Frame frame{.body = wire::Suspended{.order_id = order,
+void DaemonConnection::AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status) {
+  const wire::Frame frame{.body = wire::Suspended{.order_id = suspend.order.order_id,
                                                   .code = static_cast<std::int32_t>(status.code()),
                                                   .message = AsUtf8(std::string(status.message()))}};
   // If this fails the session has ended: the next daemon hears of suspended programs in the greeting.
-  (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
+  (void)Send(frame, suspend.generation, Clock::now() + options_.answer_timeout);
 }
 
 void DaemonConnection::NoteMakesNoUse() {

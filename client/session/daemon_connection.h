@@ -159,12 +159,23 @@ class DaemonConnection {
   std::vector<wire::Snapshot> TakeSnapshots();
   /// The answer to one of them, from the thread that took it. As Lease::AnswerSnapshot.
   absl::Status AnswerSnapshot(const wire::SnapshotPage& page);
+  /// An order to run the release hook, and the daemon that gave it.
+  struct ReleaseOfDaemon {
+    wire::Release order;
+    std::uint64_t generation = 0;
+  };
   /// The daemon's orders to run the release hook since the last call; each is to be answered.
-  std::vector<wire::Release> TakeReleases();
-  void AnswerRelease(std::uint64_t release, const absl::Status& status);
+  std::vector<ReleaseOfDaemon> TakeReleases();
+  /// Tells the daemon that gave the order. Where another one has come meanwhile, none is told.
+  void AnswerRelease(const ReleaseOfDaemon& release, const absl::Status& status);
+  struct SuspendOfDaemon {
+    wire::Suspend order;
+    std::uint64_t generation = 0;
+  };
   /// The daemon's orders to suspend or resume programs since the last call; each is to be answered.
-  std::vector<wire::Suspend> TakeSuspends();
-  void AnswerSuspend(std::uint64_t order, const absl::Status& status);
+  std::vector<SuspendOfDaemon> TakeSuspends();
+  /// As AnswerRelease.
+  void AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status);
   /// The next daemon is told whether programs are suspended.
   void NoteHasSuspended(bool has_suspended) { has_suspended_.store(has_suspended); }
   /// Ends the session and waits until the daemon has all memory back. UNAVAILABLE: no daemon is there; the
@@ -314,8 +325,8 @@ class DaemonConnection {
   std::vector<Orphan> unsent_ ABSL_GUARDED_BY(mutex_);  // given back while the daemon did not read
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
-  std::vector<wire::Release> releases_ ABSL_GUARDED_BY(mutex_);
-  std::vector<wire::Suspend> suspends_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ReleaseOfDaemon> releases_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SuspendOfDaemon> suspends_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_suspended_{false};
   std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation of the snapshots taken last
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -352,10 +352,10 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
     snapshots_.push_back(*snapshot);
     WakeMaintenance();
   } else if (const auto* const release = frame.Get<wire::Release>()) {
-    releases_.push_back(*release);
+    releases_.push_back({.order = *release, .generation = generation_.load()});
     NotifyChange();
   } else if (const auto* const suspend = frame.Get<wire::Suspend>()) {
-    suspends_.push_back(*suspend);
+    suspends_.push_back({.order = *suspend, .generation = generation_.load()});
     NotifyChange();
   } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
     if (Waiter* const waiter = FindWaiter(still->request_id); waiter != nullptr) {

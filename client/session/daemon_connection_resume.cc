@@ -252,6 +252,8 @@ absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith
   // The new daemon knows nothing of them; none is being answered, that is done on this thread.
   trims_.clear();
   snapshots_.clear();
+  releases_.clear();
+  suspends_.clear();
   if (waiting_ == 0) Arm(true);
   return std::exchange(owed_, {});
 }

@@ -230,6 +230,32 @@ TEST_F(DaemonConnectionResumeTest, AnUnheardCloseIsSentToTheNextDaemon) {
   EXPECT_TRUE(again.ok()) << again;
 }
 
+// To the next daemon it would be a broken protocol, which ends the session.
+TEST_F(DaemonConnectionResumeTest, AHookThatOutlivesItsDaemonIsNotAnswered) {
+  const std::unique_ptr<DaemonConnection> connection = Open([](FakePeer& peer) {
+    peer.Greet();
+    v1::Frame frame;
+    frame.mutable_release()->set_release_id(9);
+    peer.Send(frame);
+  });
+  std::vector<DaemonConnection::ReleaseOfDaemon> releases;
+  ASSERT_TRUE(Eventually([&] {
+    releases = connection->TakeReleases();
+    return !releases.empty();
+  }));
+
+  NextDaemon next(path_);
+  FakePeer peer = next.Accept();
+  TakeUp(peer);
+  ASSERT_TRUE(Eventually([&] { return connection->status().ok(); }));
+  connection->AnswerRelease(releases[0], absl::OkStatus());
+  std::thread closing([&connection] { EXPECT_TRUE(connection->Close().ok()); });
+  const v1::Frame next_frame = peer.Read();
+  EXPECT_TRUE(next_frame.has_close()) << next_frame.DebugString();
+  if (next_frame.has_close()) peer.Closed(next_frame.close().request_id());
+  closing.join();
+}
+
 // The daemon dies with the Close that it has read.
 TEST_F(DaemonConnectionResumeTest, AnInterruptedCloseIsSentAgain) {
   NextDaemon next(path_);

@@ -428,14 +428,14 @@ TEST(DaemonConnectionTest, AnOrderToReleaseIsTakenOnceAndAnswered) {
   });
   auto connection = daemon.Connect();
   ASSERT_TRUE(connection.ok()) << connection.status();
-  std::vector<wire::Release> orders;
+  std::vector<DaemonConnection::ReleaseOfDaemon> orders;
   ASSERT_TRUE(Eventually([&] {
     orders = (*connection)->TakeReleases();
     return !orders.empty();
   }));
-  EXPECT_EQ(orders[0].bytes, 4096u);
+  EXPECT_EQ(orders[0].order.bytes, 4096u);
   EXPECT_TRUE((*connection)->TakeReleases().empty());
-  (*connection)->AnswerRelease(orders[0].release_id, absl::DeadlineExceededError("too long"));
+  (*connection)->AnswerRelease(orders[0], absl::DeadlineExceededError("too long"));
   daemon.Join();
   EXPECT_EQ(released.release_id(), 9u);
   EXPECT_EQ(released.code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));

@@ -6,6 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/session/client_channel.h"
+#include "client/session/daemon_lease.h"
+#include "client/session/endpoint.h"
+#include "lgpu/status.h"
 
 namespace lgpu::simulation {
 namespace {
@@ -26,7 +30,7 @@ void ClientProgram::Run() {
       continue;
     }
     std::vector<std::thread> others;
-    const std::uint64_t threads = Below(4);
+    const std::uint64_t threads = options_.is_sleepy ? 0 : Below(4);
     const auto start = [&] { others.emplace_back([this, seed = random_()] { Work(seed); }); };
     for (std::uint64_t i = 0; i < threads; ++i) start();
     Work(random_());
@@ -46,7 +50,7 @@ void ClientProgram::AwaitGo() {
 void ClientProgram::Work(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   // A thread that grows waits while lgpud is away. One that only gives back goes on, piece by piece.
-  const bool only_gives_back = random() % 3 == 0;
+  const bool only_gives_back = !options_.is_sleepy && random() % 3 == 0;
   const std::uint64_t deeds = 1 + random() % 60;
   for (std::uint64_t i = 0; i < deeds && !is_finishing_; ++i) {
     AwaitGo();
@@ -57,10 +61,30 @@ void ClientProgram::Work(std::uint64_t seed) {
                                 : random() % 4 == 0 ? random() % 500'000
                                                     : random() % 5'000;
     std::this_thread::sleep_for(std::chrono::microseconds(pause * options_.pause_factor));
+    if (options_.is_sleepy && random() % 8 == 0) Sleep(random);
   }
 }
 
+void ClientProgram::Sleep(std::mt19937_64& random) {
+  const auto until = steady_clock::now() + milliseconds(1000 + random() % 9000);
+  while (!is_finishing_ && steady_clock::now() < until) {
+    std::this_thread::sleep_for(milliseconds(50));
+    if (is_paused_) continue;
+    const std::uint64_t percent = to_let_go_.exchange(0);
+    if (percent == 0) continue;
+    ++at_work_;
+    GiveBack((chunks() * percent + 99) / 100, random);
+    --at_work_;
+  }
+}
+
+void ClientProgram::NoteUse() {
+  const std::uint64_t tick = connection_->stats().tick.load();
+  connection_->page().last_use.store(std::max(tick, ClientPage::kNoUse + 1));
+}
+
 void ClientProgram::Deed(std::mt19937_64& random) {
+  NoteUse();
   const std::uint64_t dice = random() % 100;
   if (dice < 55) {
     Grow(random);
@@ -69,6 +93,11 @@ void ClientProgram::Deed(std::mt19937_64& random) {
   } else {
     GiveBack(1000, random);
   }
+}
+
+std::size_t ClientProgram::chunks() {
+  MutexLock lock(mutex_);
+  return held_.size();
 }
 
 Bytes ClientProgram::held() {
@@ -87,14 +116,27 @@ void ClientProgram::Judge(const char* call, const absl::Status& status) {
   options_.fail(absl::StrCat("a program's ", call, " fails: ", status.ToString()));
 }
 
-void ClientProgram::Open() {
+absl::StatusOr<std::unique_ptr<Lease>> ClientProgram::Attach() {
   Endpoint endpoint;
   endpoint.directories = {options_.directory};
-  absl::StatusOr<std::unique_ptr<Lease>> lease = DaemonLease::Attach(endpoint, options_.lease);
+  LGPU_ASSIGN_OR_RETURN(const DaemonSocket daemon, FindDaemon(endpoint));
+  const std::string path = SessionSocketPath(daemon.directory);
+  LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
+  LGPU_ASSIGN_OR_RETURN(
+      std::unique_ptr<DaemonConnection> connection,
+      DaemonConnection::Open(std::move(channel), {.directory = daemon.directory, .reconnect_path = path}));
+  LGPU_ASSIGN_OR_RETURN(const wire::Lease granted, connection->Attach(options_.lease));
+  connection_ = connection.get();
+  return DaemonLease::Open(std::move(connection), granted, {});
+}
+
+void ClientProgram::Open() {
+  absl::StatusOr<std::unique_ptr<Lease>> lease = Attach();
   Judge("Attach", lease.status());
   if (!lease.ok()) return;
   lease_ = *std::move(lease);
   source_ = lease_->TakeSource(0);
+  NoteUse();
   lease_->StartMaintenance([this](steady_clock::time_point) -> std::optional<steady_clock::time_point> {
     AnswerTrims();
     return std::nullopt;
@@ -117,7 +159,8 @@ void ClientProgram::Grow(std::mt19937_64& random) {
   const Bytes unit = source_->granularity();
   const bool is_hungry = options_.seed % 3 == 0;  // it asks for much, and waits for it
   const std::uint64_t most = options_.card / unit;
-  const Bytes at_least = unit * (1 + (below(8) == 0 ? below(most) : below(is_hungry ? most / 4 : 4)));
+  const std::uint64_t usual = options_.is_sleepy ? most / 2 : is_hungry ? most / 4 : 4;
+  const Bytes at_least = unit * (1 + below(below(8) == 0 ? most : usual));
   constexpr milliseconds kTimeouts[] = {milliseconds(0), milliseconds(100), milliseconds(1500),
                                         milliseconds(5000)};
   const GrowRequest request{.at_least = at_least,
@@ -127,7 +170,7 @@ void ClientProgram::Grow(std::mt19937_64& random) {
   const auto asked_at = steady_clock::now();
   const absl::StatusOr<std::vector<Chunk>> granted = source_->Grow(request);
   const auto took = steady_clock::now() - asked_at;
-  if (took > options_.most_time(took, request.timeout)) {
+  if (took > options_.most_time(took, request)) {
     options_.fail(absl::StrCat("a Grow with ", request.timeout.count() / 1'000'000, " ms took ",
                                took / milliseconds(1), " ms: ", granted.status().ToString()));
   }
@@ -153,7 +196,9 @@ void ClientProgram::Grow(std::mt19937_64& random) {
 
 void ClientProgram::GiveBack(std::size_t at_most, std::mt19937_64& random) {
   const std::vector<ChunkId> chunks = Take(at_most, random);
-  if (!chunks.empty()) Judge("Return", source_->Return(chunks));
+  if (chunks.empty()) return;
+  options_.on_return();
+  Judge("Return", source_->Return(chunks));
 }
 
 // On the session's thread. A program that keeps all it has is a right one too.

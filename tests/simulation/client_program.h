@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "client/session/daemon_lease.h"
+#include "client/session/daemon_connection.h"
+#include "client/session/lease.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu::simulation {
@@ -27,9 +29,12 @@ class ClientProgram {
     std::string lease;
     Bytes card;
     std::uint64_t pause_factor = 1;  // between two deeds
-    /// How long a request with this timeout may take that was answered now and took so long.
-    std::function<std::chrono::nanoseconds(std::chrono::nanoseconds took, std::chrono::nanoseconds timeout)>
+    bool is_sleepy = false;          // it holds memory and does nothing for a second or more, now and then
+    /// How long a request may take that was answered now and took so long.
+    std::function<std::chrono::nanoseconds(std::chrono::nanoseconds took, const GrowRequest& request)>
         most_time;
+    /// On the thread that is about to give chunks back.
+    std::function<void()> on_return;
     /// What cannot be right. Does not return.
     std::function<void(const std::string& what)> fail;
   };
@@ -40,6 +45,8 @@ class ClientProgram {
   void Finish() { is_finishing_ = true; }
   /// With `on` its threads begin nothing new.
   void Pause(bool on) { is_paused_ = on; }
+  /// While it does nothing it gives back so many of 100 of its chunks.
+  void LetGo(std::uint64_t percent) { to_let_go_ = percent; }
   /// No thread does anything but answer requests for idle memory.
   bool is_at_rest() const { return at_work_ == 0; }
   /// The memory that it was granted and has not given back.
@@ -52,9 +59,14 @@ class ClientProgram {
 
  private:
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
+  std::size_t chunks();
   void Work(std::uint64_t seed);
   void Deed(std::mt19937_64& random);
   void AwaitGo();
+  /// As an inference server that is asked nothing.
+  void Sleep(std::mt19937_64& random);
+  void NoteUse();
+  absl::StatusOr<std::unique_ptr<Lease>> Attach();
   void Open();
   void Grow(std::mt19937_64& random);
   void GiveBack(std::size_t at_most, std::mt19937_64& random);
@@ -69,7 +81,9 @@ class ClientProgram {
   std::mt19937_64 random_;
   std::atomic<bool> is_finishing_ = false, is_paused_ = false;
   std::atomic<int> at_work_ = 0;  // threads
+  std::atomic<std::uint64_t> to_let_go_ = 0;
   std::unique_ptr<Lease> lease_;
+  DaemonConnection* connection_ = nullptr;  // of lease_
   std::unique_ptr<RegionSource> source_;
   std::mt19937_64 trim_random_{options_.seed + 1};  // of the session's thread
   Mutex mutex_;

@@ -1,6 +1,7 @@
 #ifndef LGPU_TESTS_SIMULATION_CONTROL_CALLS_H_
 #define LGPU_TESTS_SIMULATION_CONTROL_CALLS_H_
 
+#include <chrono>
 #include <functional>
 
 #include "absl/status/status.h"
@@ -15,6 +16,11 @@ using ControlBody = std::function<absl::Status(daemon::LeaseTable&)>;
 /// Calls lgpud from another process, as gRPC would: UNAVAILABLE where no lgpud serves, or where it dies
 /// before its answer is there. The call may have had its effect then.
 absl::Status CallControl(ControlBody body);
+
+/// The deadline of such calls.
+inline std::chrono::steady_clock::time_point InTwoSeconds() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(2);
+}
 
 /// The broker of the lgpud that serves; null: none does, or it is starting.
 const Broker* ServingBroker();

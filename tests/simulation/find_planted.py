@@ -73,12 +73,12 @@ def compile_planted(build, target, file, copy):
     sys.exit(f"{target} has no object of {file}")
 
 
-def link_planted(build, target, planted_object, program):
-    """The target with the object in front of the libraries, of which the linker then takes none that has the same."""
+def link_planted(build, target, objects, program):
+    """The target with the objects in front of the libraries, of which the linker then takes none that has the same."""
     command = commands(build, target)[-1]
     words = shlex.split(command.removeprefix(": && ").removesuffix(" && :"))
     out = words.index("-o")
-    words[out:out + 2] = [planted_object, "-o", str(program)]
+    words[out:out + 2] = [*objects, "-o", str(program)]
     subprocess.run(words, cwd=build, check=True)
 
 
@@ -86,7 +86,7 @@ def plant(build, target, patch, folder):
     """The target with the patch's bug."""
     file, copy = apply(patch, folder)
     program = folder / pathlib.Path(target).name
-    link_planted(build, target, compile_planted(build, target, file, copy), program)
+    link_planted(build, target, [compile_planted(build, target, file, copy)], program)
     return program
 
 

@@ -26,20 +26,25 @@ using std::chrono::seconds;
 
 // Programs end, and memory comes back, within this much simulated time.
 constexpr seconds kEndPatience{120};
+// lgpud is started again within this much of a quiet day.
+constexpr seconds kRestart{1};
+// Of programs that are asked for idle memory, and of sessions that make granted memory.
+constexpr milliseconds kTrimPatience{3000}, kMakePatience{4000};
 
 daemon::Caller Root() { return {.uid = 0, .session = nullptr}; }
 
-std::chrono::steady_clock::time_point Soon() { return std::chrono::steady_clock::now() + seconds(2); }
-
 // The bytes of chunks that are open, mapped or on their way anywhere.
 Bytes ChunksOfMachine() {
+  static Bytes sum;
+  static std::uint64_t changes = 0;
+  if (std::exchange(changes, RealFile::changes()) == RealFile::changes()) return sum;
   std::map<std::uint64_t, std::uint64_t> bytes;
   for (const RealFile* file : RealFile::All()) {
     struct stat info = {};
-    if (!file->memfd_name.starts_with("lgpu-chunk:")) continue;
+    if (!file->memfd_name().starts_with("lgpu-chunk:")) continue;
     if (::fstat(file->real(), &info) == 0) bytes[info.st_ino] = static_cast<std::uint64_t>(info.st_size);
   }
-  Bytes sum;
+  sum = {};
   for (const auto& [inode, size] : bytes) sum += Bytes(size);
   return sum;
 }
@@ -64,6 +69,9 @@ Scenario::Scenario(const Options& options, Scheduler& scheduler)
   config_.lock_dir = options_.folder + "/locks";
   config_.socket_group.clear();
   config_.simulated = {{.memory = card_, .uuid = "GPU-simulation"}};
+  constexpr seconds kGiveWayWaits[] = {seconds(2), seconds(5), seconds(20)};
+  gives_way_ = OneIn(3);
+  config_.give_way_wait = kGiveWayWaits[Below(std::size(kGiveWayWaits))];
   config_.max_drain = milliseconds(100 + Below(2000));
 }
 
@@ -72,37 +80,55 @@ void Scenario::Fail(const std::string& what) {
   std::abort();
 }
 
-Time Scenario::MostTime(Time took, Time timeout) const {
+Time Scenario::MostTime(Time took, const GrowRequest& request) const {
+  // Leases give way for it so long.
+  const bool waits_longer = gives_way_ && request.timeout.count() != 0 && !request.ahead;
+  const Time timeout =
+      waits_longer ? std::max<Time>(request.timeout, config_.give_way_wait) : Time(request.timeout);
   if (scheduler_.stalls() || !Serves() || disturbed_at_ == Time::max()) return timeout + seconds(8);
   // Programs are asked for idle memory for a second.
   const Time asked_at = scheduler_.now() - took;
   return std::max(timeout, disturbed_at_ - asked_at) + milliseconds(1500);
 }
 
+void Scenario::Pass(Time time) {
+  const Time until = scheduler_.now() + time;
+  while (scheduler_.now() < until) {
+    Sleep(std::min<Time>(until - scheduler_.now(), kRestart));
+    // As the service manager does. In a storm it comes late.
+    if (time > kRestart) AwaitDaemon();
+  }
+}
+
 void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
 
 void Scenario::Run() {
+  CheckBounds();
   StartDaemon(/*waits=*/true);
   MakeLeases();
   using Pace = Options::Pace;
-  const std::uint64_t programs = options_.pace == Pace::kOfTheSeed ? 2 + Below(7) : 20;
+  const std::uint64_t programs = options_.pace == Pace::kOfTheSeed && !OneIn(8) ? 2 + Below(7) : 20;
   for (std::uint64_t i = 0; i < programs; ++i) SpawnClient();
+  SpawnHooks();
   // Days have as many strikes as come in them.
   const bool has_length = options_.length.count() != 0;
   const Time end = has_length ? scheduler_.now() + options_.length : Time::max();
   const std::uint64_t strikes = std::min(options_.most_strikes, has_length ? kNever : 5 + Below(60));
   // From a storm, in which lgpud hardly comes to serve, to a quiet day.
   constexpr std::uint64_t kMostPauses[] = {20'000, 100'000, 300'000, 1'000'000};
-  const std::uint64_t pause =
-      options_.pace == Pace::kQuiet ? 60'000'000 : kMostPauses[Below(std::size(kMostPauses))];
+  // Leases give way when they have been idle for a while.
+  const std::uint64_t pause = options_.pace == Pace::kQuiet ? 60'000'000
+                              : gives_way_                  ? kMostPauses[2 + Below(2)]
+                                                            : kMostPauses[Below(std::size(kMostPauses))];
   daemon_strikes_ = 1 + Below(7);
   while (scheduler_.now() < end && counts_.strikes < strikes) {
-    Sleep(std::chrono::microseconds(Below(pause)));
+    Pass(std::chrono::microseconds(Below(pause)));
     ++counts_.strikes;
     Strike();
     if (OneIn(6)) Settle();
     DropDead();
     while (clients_.size() < programs) SpawnClient();
+    SpawnHooks();
   }
   End();
 }
@@ -113,6 +139,9 @@ void Scenario::StartDaemon(bool waits) {
   daemon_ = std::make_unique<DaemonProgram>(config_);
   had_faults_ = false;
   disturbed_at_ = Time::max();
+  ahead_since_.reset();
+  leaving_since_.reset();
+  trims_ignored_ = 0;
   daemon_process_ = &Processes::Get().Start("lgpud", 0, [program = daemon_.get()] { program->Run(); });
   // What programs are in the middle of may end when the next lgpud serves.
   daemon_process_->on_end = [this] {
@@ -136,6 +165,7 @@ void Scenario::AwaitDaemon() {
     Sleep(milliseconds(5));
   }
   if (disturbed_at_ == Time::max()) disturbed_at_ = scheduler_.now();
+  LetStandingGoOn();
   if (const Broker* const broker = ServingBroker()) {
     WatchMutex([&] { (void)broker->CheckInvariants(); }, [this] { Check(); });
   }
@@ -156,72 +186,43 @@ void Scenario::Check() {
                       card.view.held.count()));
   }
   if (truth > card.view.total) Fail(absl::StrCat("chunks of ", truth.count(), " bytes are beyond the card"));
-}
-
-void Scenario::MakeLeases() {
-  const std::uint64_t count = 1 + Below(4);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    v1::CreateLeaseRequest request;
-    request.set_name(absl::StrCat("lease", i));
-    request.set_lasting(true);
-    v1::LogicalDeviceSpec& device = *request.add_devices();
-    const bool is_preallocated = OneIn(4);
-    // Leases that may have the whole card compete for it.
-    const Bytes limit = is_preallocated ? kUnit * (1 + Below(4))
-                        : OneIn(3)      ? kUnit * (4 + Below(card_ / kUnit - 4))
-                                        : card_;
-    device.set_memory_limit_bytes(limit.count());
-    device.set_mode(is_preallocated ? v1::LogicalDeviceSpec::MODE_PREALLOCATE
-                                    : v1::LogicalDeviceSpec::MODE_GROWTH);
-    if (!is_preallocated && OneIn(2)) device.set_guarantee_bytes((kUnit * (1 + Below(4))).count());
-    const absl::Status made = CallControl(
-        [&](daemon::LeaseTable& table) { return table.Create(Root(), request, Soon()).status(); });
-    if (!made.ok()) Fail(absl::StrCat("a lease cannot be made: ", made.ToString()));
-    leases_.push_back(request.name());
+  if (card.view.held > truth + card.draining) {
+    if (!ahead_since_) ahead_since_ = scheduler_.now();
+  } else {
+    ahead_since_.reset();
   }
+  // Memory of the dead and of those who gave it back: it becomes free piece by piece.
+  if (card.draining.is_zero() || card.draining < leaving_) leaving_since_.reset();
+  leaving_ = card.draining;
+  if (!leaving_.is_zero() && !leaving_since_) leaving_since_ = scheduler_.now();
+  const std::uint64_t ignored = broker->counters().trims_ignored;
+  const bool is_answered = ignored <= std::exchange(trims_ignored_, ignored);
+  if (!is_answered && IsCalm(kTrimPatience)) Fail("a program that runs ignored a request for idle memory");
 }
 
-void Scenario::SpawnClient() {
-  Client& client = clients_.emplace_back();
-  client.program = std::make_unique<ClientProgram>(
-      ClientProgram::Options{.seed = random_(),
-                             .directory = config_.runtime_dir,
-                             .lease = leases_[Below(leases_.size())],
-                             .card = card_,
-                             .pause_factor = options_.pace == Options::Pace::kQuiet ? 200u : 1u,
-                             .most_time = [this](Time took, Time timeout) { return MostTime(took, timeout); },
-                             .fail = [this](const std::string& what) { Fail(what); }});
-  client.process =
-      &Processes::Get().Start("program", 0, [program = client.program.get()] { program->Run(); });
-  client.process->on_end = [this] {
-    if (OneIn(4)) StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
-  };
-  client.process->on_connected = [this, process = client.process] { StrikeConnected(*process); };
-  client.process->on_descriptors = [this] { StrikeGranted(); };
-  ++counts_.clients;
+bool Scenario::IsCalm(Time time) const {
+  return !scheduler_.stalls() && disturbed_at_ != Time::max() && scheduler_.now() > disturbed_at_ + time;
 }
 
-void Scenario::DropDead() {
-  for (auto client = clients_.begin(); client != clients_.end();) {
-    if (client->process->is_alive) {
-      ++client;
-      continue;
-    }
-    counts_.grants += client->program->grants();
-    counts_.refusals += client->program->refusals();
-    counts_.waits += client->program->waits();
-    past_clients_.push_back(std::move(*client));
-    client = clients_.erase(client);
+void Scenario::CheckBounds() {
+  if (ahead_since_ && scheduler_.now() > *ahead_since_ + kMakePatience && IsCalm(kMakePatience)) {
+    Fail(absl::StrCat("the ledger counts memory that is not there, for ",
+                      (scheduler_.now() - *ahead_since_) / milliseconds(1), " ms"));
   }
+  if (leaving_since_ && scheduler_.now() > *leaving_since_ + kMakePatience && IsCalm(kMakePatience)) {
+    Fail(absl::StrCat(leaving_.count(), " bytes are on their way back for ",
+                      (scheduler_.now() - *leaving_since_) / milliseconds(1), " ms"));
+  }
+  scheduler_.At(scheduler_.now() + milliseconds(200), [this] { CheckBounds(); });
 }
 
 void Scenario::Resize() {
   v1::ResizeLeaseRequest request;
-  request.set_lease(leases_[Below(leases_.size())]);
+  request.set_lease(leases_[Below(leases_.size())].name);
   v1::ResizeLeaseRequest::Device& device = *request.add_devices();
   device.set_memory_limit_bytes((kUnit * (1 + Below(card_ / kUnit))).count());
-  const absl::Status resized =
-      CallControl([&](daemon::LeaseTable& table) { return table.Resize(Root(), request, Soon()).status(); });
+  const absl::Status resized = CallControl(
+      [&](daemon::LeaseTable& table) { return table.Resize(Root(), request, InTwoSeconds()).status(); });
   if (!resized.ok() && !absl::IsUnavailable(resized) && !absl::IsResourceExhausted(resized) &&
       !absl::IsInvalidArgument(resized)) {
     Fail(absl::StrCat("a lease cannot be resized: ", resized.ToString()));
@@ -264,7 +265,7 @@ void Scenario::AwaitRest() {
 std::string Scenario::Difference() {
   const Broker* const broker = ServingBroker();
   if (broker == nullptr) return "lgpud is gone";
-  for (const std::string& name : leases_) {
+  for (const auto& [name, user, has_hook] : leases_) {
     v1::Lease lease;
     const absl::Status got = CallControl([&](daemon::LeaseTable& table) -> absl::Status {
       LGPU_ASSIGN_OR_RETURN(lease, table.Get(Root(), name));
@@ -273,10 +274,7 @@ std::string Scenario::Difference() {
     if (!got.ok()) return absl::StrCat("lease ", name, ": ", got.ToString());
     const std::optional<Broker::DeviceInfo> device = broker->Find(LogicalId{lease.devices(0).id()});
     if (!device) return absl::StrCat("lease ", name, " has no device");
-    Bytes held;
-    for (const Client& client : clients_) {
-      if (client.process->is_alive && client.program->lease() == name) held += client.program->held();
-    }
+    const Bytes held = HeldByPrograms(name);
     // A preallocated device has spare chunks beside those of programs.
     const bool is_preallocated = lease.devices(0).mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE;
     const bool is_right = is_preallocated ? held <= device->held : held == device->held;
@@ -296,11 +294,14 @@ void Scenario::End() {
     client.process->acts_at_step = kNever;
     client.program->Finish();
   }
+  for (const Hook& hook : hooks_) hook.program->Finish();
   daemon_process_->dies_at_step = kNever;
   AwaitDaemon();
   const Time deadline = scheduler_.now() + kEndPatience;
-  for (DropDead(); !clients_.empty(); DropDead()) {
-    if (scheduler_.now() > deadline) Fail(absl::StrCat(clients_.size(), " programs do not end"));
+  for (DropDead(); !clients_.empty() || !hooks_.empty(); DropDead()) {
+    if (scheduler_.now() > deadline) {
+      Fail(absl::StrCat(clients_.size(), " programs and ", hooks_.size(), " with hooks do not end"));
+    }
     Sleep(milliseconds(50));
   }
   AwaitRest();  // the leases are there still, and have nothing
@@ -311,9 +312,9 @@ void Scenario::End() {
 }
 
 void Scenario::RemoveLeases() {
-  for (const std::string& lease : leases_) {
-    const absl::Status removed =
-        CallControl([&](daemon::LeaseTable& table) { return table.Remove(Root(), lease, Soon()); });
+  for (const LeaseOfUser& lease : leases_) {
+    const absl::Status removed = CallControl(
+        [&](daemon::LeaseTable& table) { return table.Remove(Root(), lease.name, InTwoSeconds()); });
     if (!removed.ok()) Fail(absl::StrCat("a lease cannot be removed: ", removed.ToString()));
   }
   leases_.clear();
@@ -343,10 +344,10 @@ void Scenario::GrantWholeCard() {
   v1::LogicalDeviceSpec& device = *request.add_devices();
   device.set_memory_limit_bytes(card_.count());
   device.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
-  const absl::Status made =
-      CallControl([&](daemon::LeaseTable& table) { return table.Create(Root(), request, Soon()).status(); });
+  const absl::Status made = CallControl(
+      [&](daemon::LeaseTable& table) { return table.Create(Root(), request, InTwoSeconds()).status(); });
   if (!made.ok()) Fail(absl::StrCat("the card is not free at the end: ", made.ToString()));
-  leases_ = {"all"};
+  leases_ = {{.name = "all"}};
   RemoveLeases();
 }
 

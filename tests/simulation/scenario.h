@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "daemon/server/config.h"
 #include "tests/simulation/client_program.h"
 #include "tests/simulation/daemon_program.h"
+#include "tests/simulation/hook_program.h"
 #include "tests/simulation/machine/processes.h"
 #include "tests/simulation/machine/scheduler.h"
 
@@ -31,7 +33,7 @@ class Scenario {
   };
   struct Counts {
     std::uint64_t strikes = 0, daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0,
-                  grants = 0, waits = 0, refusals = 0, checks = 0;
+                  grants = 0, waits = 0, refusals = 0, hook_runs = 0, checks = 0;
   };
   Scenario(const Options& options, Scheduler& scheduler);
 
@@ -40,24 +42,45 @@ class Scenario {
   const Counts& counts() const { return counts_; }
 
  private:
+  // What a process that was killed had is never destroyed: its threads were in the middle of something.
   struct Client {
-    std::unique_ptr<ClientProgram> program;
+    ClientProgram* program = nullptr;
     MachineProcess* process = nullptr;
   };
+  struct Hook {
+    HookProgram* program = nullptr;
+    MachineProcess* process = nullptr;
+  };
+  struct LeaseOfUser {
+    std::string name;
+    uid_t user = 0;
+    bool has_hook = false;  // its programs hold memory and sleep
+  };
+  static constexpr uid_t kFirstUser = 100'000;  // no machine has users of these numbers
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
   bool OneIn(std::uint64_t n) { return Below(n) == 0; }
-  /// How long a request with this timeout may take that is answered now and took so long.
-  Time MostTime(Time took, Time timeout) const;
+  /// How long a request may take that is answered now and took so long.
+  Time MostTime(Time took, const GrowRequest& request) const;
+  /// Nothing has disturbed the machine for so long.
+  bool IsCalm(Time time) const;
   /// Some threads of the processes that `stops` names stand still for a while.
   void StandStill(const std::function<bool(const MachineProcess&)>& stops);
   [[noreturn]] void Fail(const std::string& what);
   void Sleep(std::chrono::nanoseconds time);
+  /// As Sleep; lgpud is started again meanwhile where the time is long.
+  void Pass(Time time);
   /// Starts an lgpud and, with `waits`, waits until it serves.
   void StartDaemon(bool waits);
   void AwaitDaemon();
   bool Serves() const { return daemon_process_->is_alive && daemon_->serves(); }
   void MakeLeases();
   void SpawnClient();
+  /// One for each lease that has a hook.
+  void SpawnHooks();
+  void LetGo(const std::string& lease, std::uint64_t percent) const;
+  void KillPrograms(const std::string& lease) const;
+  std::vector<Client> ProgramsOf(const std::string& lease) const;
+  Bytes HeldByPrograms(const std::string& lease) const;
   void DropDead();
   /// One random thing that happens to lgpud or to a program.
   void Strike();
@@ -66,10 +89,15 @@ class Scenario {
   void Resize();
   /// In one of its next steps the process does that.
   void InAStepOf(MachineProcess& process, std::uint64_t at_most, const std::function<void()>& act);
+  /// In one of its next steps the calling thread sees lgpud die, and stands still until the next one serves.
+  void LoseDaemonHere(std::uint64_t at_most);
+  void LetStandingGoOn();
   /// What may happen to a program that has connected to lgpud: it dies, or the thread stands still.
   void StrikeConnected(MachineProcess& process);
   /// The same where memory has come.
   void StrikeGranted();
+  /// The same where memory is about to be given back.
+  void StrikeReturning();
   void HitDaemon(bool is_stop);
   /// The calling thread of a program stands still for up to so long after this step.
   void StandHere(Time at_most);
@@ -84,6 +112,8 @@ class Scenario {
   void GrantWholeCard();
   /// After every change of the ledger.
   void Check();
+  /// Now and then.
+  void CheckBounds();
 
   const Options options_;
   Scheduler& scheduler_;
@@ -93,15 +123,22 @@ class Scenario {
   std::uint64_t daemon_strikes_ = 0;  // of 10
   static constexpr Bytes kUnit = 2_MiB;
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};  // a step of a MachineProcess
-  std::vector<std::string> leases_;
+  std::vector<LeaseOfUser> leases_;
+  bool gives_way_ = false;  // some leases have release hooks
   std::unique_ptr<DaemonProgram> daemon_;
   MachineProcess* daemon_process_ = nullptr;
   bool had_faults_ = false;  // the present lgpud
   bool is_resting_ = false;  // lgpud does not die now
   std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;
-  std::vector<Client> clients_, past_clients_;
+  std::vector<Client> clients_;
+  std::vector<Hook> hooks_;
   // When lgpud was away last, or a program stopped, or threads stood still; max: lgpud is away now.
   Time disturbed_at_{0};
+  std::vector<std::uint32_t> standing_;  // threads that stand still until an lgpud serves
+  std::optional<Time> ahead_since_;      // the ledger counts memory that is not there
+  std::optional<Time> leaving_since_;    // memory is on its way back, and none has come
+  Bytes leaving_;
+  std::uint64_t trims_ignored_ = 0;  // of the present lgpud
   Counts counts_;
 };
 

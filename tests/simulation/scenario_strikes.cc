@@ -3,12 +3,19 @@
 #include <cerrno>
 #include <csignal>
 #include <iterator>
+#include <utility>
 
 #include "tests/simulation/scenario.h"
 
 namespace lgpu::simulation {
 
 using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kLongestStand{3000};
+
+}  // namespace
 
 void Scenario::StandStill(const std::function<bool(const MachineProcess&)>& stops) {
   constexpr milliseconds kTimes[] = {milliseconds(5), milliseconds(50), milliseconds(500),
@@ -22,6 +29,10 @@ void Scenario::StandStill(const std::function<bool(const MachineProcess&)>& stop
 }
 
 void Scenario::Strike() {
+  // Too short to count as a disturbance.
+  InAStepOf(*daemon_process_, 600, [this] {
+    Scheduler::Self().stands_still_until = scheduler_.now() + Time(milliseconds(1 + Below(30)));
+  });
   const std::uint64_t dice = Below(10);
   if (dice < daemon_strikes_) {
     StrikeDaemon();
@@ -104,16 +115,41 @@ void Scenario::StrikeConnected(MachineProcess& process) {
 }
 
 void Scenario::StrikeGranted() {
-  if (is_resting_ || !OneIn(40)) return;
-  InAStepOf(*Scheduler::Self().process, 16, [this] {
+  if (!is_resting_ && OneIn(40)) LoseDaemonHere(16);
+}
+
+void Scenario::StrikeReturning() {
+  if (!is_resting_ && OneIn(40)) LoseDaemonHere(16);
+}
+
+void Scenario::LoseDaemonHere(std::uint64_t at_most) {
+  SimulatedThread& thread = Scheduler::Self();
+  thread.acts_in = 1 + Below(at_most);
+  thread.action = [this, &thread] {
+    if (is_resting_ || !Serves()) return;
     HitDaemon(OneIn(4));
-    StandHere(milliseconds(1000));
-  });
+    thread.stands_still_until = scheduler_.now() + kLongestStand;
+    standing_.push_back(thread.number);
+  };
+}
+
+// At any moment of their sessions' resuming.
+void Scenario::LetStandingGoOn() {
+  for (const std::uint32_t number : std::exchange(standing_, {})) {
+    SimulatedThread* const thread = scheduler_.Find(number);
+    if (thread == nullptr || thread->stands_still_until < scheduler_.now()) continue;
+    thread->stands_still_until = scheduler_.now() + Time(Below(OneIn(2) ? 10'000'000 : 400'000'000));
+    disturbed_at_ = std::max(disturbed_at_, thread->stands_still_until);
+  }
 }
 
 void Scenario::StrikeClient() {
+  if (!hooks_.empty() && OneIn(12)) {
+    hooks_[Below(hooks_.size())].process->dies_at_step = 0;
+    return;
+  }
   if (clients_.empty()) return;
-  Client& client = clients_[Below(clients_.size())];
+  const Client client = clients_[Below(clients_.size())];
   MachineProcess& process = *client.process;
   if (!process.is_alive) return;
   switch (Below(5)) {

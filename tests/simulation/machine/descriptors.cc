@@ -30,8 +30,14 @@ std::set<const RealFile*>& RealFile::All() {
 
 void RealFile::Ended() {
   All().erase(this);
+  NoteChange();
   LGPU_REAL(close);
   real(real_);
+}
+
+void RealFile::SetMemfdName(std::string name) {
+  memfd_name_ = std::move(name);
+  NoteChange();
 }
 
 short RealFile::Ready() const { return POLLIN | POLLOUT; }

@@ -68,19 +68,29 @@ class OpenDescriptor {
 /// A file, directory or memfd of this program.
 class RealFile final : public Descriptor {
  public:
-  explicit RealFile(int real) : real_(real) { All().insert(this); }
+  explicit RealFile(int real) : real_(real) {
+    All().insert(this);
+    NoteChange();
+  }
   short Ready() const override;
   int real() const override { return real_; }
 
-  std::string memfd_name;  // empty: it is none
+  /// Empty: it is no memfd.
+  const std::string& memfd_name() const { return memfd_name_; }
+  void SetMemfdName(std::string name);
 
   /// All that are open or mapped in some process, or on their way in a socket.
   static std::set<const RealFile*>& All();
+  /// Rises with each change of All, of a name, and of a file's size.
+  static std::uint64_t changes() { return changes_; }
+  static void NoteChange() { ++changes_; }
 
  private:
   void Ended() override;
 
+  static inline std::uint64_t changes_ = 0;
   const int real_;
+  std::string memfd_name_;
 };
 
 class EventFd final : public Descriptor {

@@ -22,7 +22,7 @@ inline bool FileCallFails(Scheduler& scheduler) {
 template <typename Write>
 long WriteWithFaults(Scheduler& scheduler, const char* what, const RealFile& file, std::size_t bytes,
                      Write write) {
-  if (!file.memfd_name.empty()) {
+  if (!file.memfd_name().empty()) {
     scheduler.Step(what, bytes);
     return write(bytes);
   }

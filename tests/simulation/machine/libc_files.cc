@@ -56,7 +56,7 @@ int OpenProc(const ProcPath& path, int flags) {
   const int opened = AddFile(real(AT_FDCWD, same.c_str(), flags));
   if (opened < 0) return -1;
   const auto* const from = dynamic_cast<const RealFile*>(descriptor.get());
-  Descriptors::Get().FindKind<RealFile>(opened)->memfd_name = from->memfd_name;
+  Descriptors::Get().FindKind<RealFile>(opened)->SetMemfdName(from->memfd_name());
   return opened;
 }
 
@@ -75,7 +75,7 @@ int Open(Scheduler& scheduler, int directory, const char* path, int flags, mode_
       // Through /proc/self/fd: the same memfd.
       const std::string_view number = std::string_view(path).substr(std::strlen("/proc/self/fd/"));
       const auto same = Descriptors::Get().FindKind<RealFile>(std::atoi(number.data()));
-      if (same != nullptr) Descriptors::Get().FindKind<RealFile>(opened)->memfd_name = same->memfd_name;
+      if (same != nullptr) Descriptors::Get().FindKind<RealFile>(opened)->SetMemfdName(same->memfd_name());
     }
   }
   return opened;
@@ -168,6 +168,7 @@ LGPU_IN_FRONT int ftruncate(int fd, off_t bytes) noexcept {
     scheduler->Step("ftruncate", static_cast<std::uint64_t>(bytes));
   }
   const int file = RealOf(fd);
+  RealFile::NoteChange();
   return file == -1 ? -1 : real(file, bytes);
 }
 
@@ -178,7 +179,7 @@ LGPU_IN_FRONT int fallocate(int fd, int mode, off_t at, off_t bytes) {
   scheduler->Step("fallocate", static_cast<std::uint64_t>(bytes));
   const auto file = Descriptors::Get().FindKind<RealFile>(fd);
   if (file == nullptr) return Fail(EBADF);
-  return file->memfd_name.empty() ? real(file->real(), mode, at, bytes) : 0;
+  return file->memfd_name().empty() ? real(file->real(), mode, at, bytes) : 0;
 }
 
 LGPU_IN_FRONT int fsync(int fd) {
@@ -255,7 +256,7 @@ LGPU_IN_FRONT int memfd_create(const char* name, unsigned flags) noexcept {
   const int opened = AddFile(real(name, flags));
   if (opened < 0) return -1;
   const auto file = Descriptors::Get().FindKind<RealFile>(opened);
-  file->memfd_name = name;
+  file->SetMemfdName(name);
   struct stat info = {};
   if (::fstat(file->real(), &info) == 0) NewInode(info.st_ino);
   return opened;

@@ -53,7 +53,7 @@ int StatDescriptor(const Descriptor& descriptor, struct stat* info) {
     info->st_ino = SimulatedInode(info->st_ino);
     // fallocate gives memfds no pages here, so that a simulation does not clear them.
     const auto* const file = dynamic_cast<const RealFile*>(&descriptor);
-    if (file != nullptr && !file->memfd_name.empty()) info->st_blocks = info->st_size / 512;
+    if (file != nullptr && !file->memfd_name().empty()) info->st_blocks = info->st_size / 512;
     return result;
   }
   *info = {};

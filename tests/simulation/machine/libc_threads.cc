@@ -37,6 +37,9 @@ bool IsFree(const Scheduler& scheduler, const pthread_mutex_t& mutex) {
   return owner == 0 || !scheduler.Lives(static_cast<std::uint32_t>(owner));
 }
 
+// In the real one's field for users. More than there are, where a process was killed in its wait.
+unsigned& WaitersOf(pthread_mutex_t& mutex) { return mutex.__data.__nusers; }
+
 bool TryLock(Scheduler& scheduler, pthread_mutex_t& mutex) {
   const auto own = static_cast<int>(Scheduler::Self().number);
   if (watch.looker == Scheduler::Self().number) {
@@ -57,14 +60,16 @@ bool TryLock(Scheduler& scheduler, pthread_mutex_t& mutex) {
 void Lock(Scheduler& scheduler, pthread_mutex_t& mutex) {
   // It is also free, without a wake-up, when its owner's process is killed.
   while (!TryLock(scheduler, mutex)) {
+    ++WaitersOf(mutex);
     scheduler.Block("a mutex", &mutex, [&] { return IsFree(scheduler, mutex); }, {});
+    --WaitersOf(mutex);
   }
 }
 
 void Unlock(Scheduler& scheduler, pthread_mutex_t& mutex) {
   if (IsRecursive(mutex) && --mutex.__data.__count != 0) return;
   mutex.__data.__owner = 0;
-  scheduler.WakeAll(&mutex);
+  if (WaitersOf(mutex) != 0) scheduler.WakeAll(&mutex);
   if (&mutex != watch.mutex || !watch.check || watch.is_checking) return;
   watch.is_checking = true;
   scheduler.WithoutSteps(watch.check);

@@ -104,7 +104,7 @@ std::shared_ptr<Descriptor> ProcDescriptor(const ProcPath& path) {
 std::string ProcLink(const Descriptor& descriptor) {
   const auto* const file = dynamic_cast<const RealFile*>(&descriptor);
   if (file == nullptr) return "anon_inode:simulated";
-  return file->memfd_name.empty() ? "/a/file" : "/memfd:" + file->memfd_name + " (deleted)";
+  return file->memfd_name().empty() ? "/a/file" : "/memfd:" + file->memfd_name() + " (deleted)";
 }
 
 std::optional<std::vector<std::string>> ProcNames(const ProcPath& path) {

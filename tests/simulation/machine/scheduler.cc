@@ -101,6 +101,7 @@ void Scheduler::Step(const char* what, std::uint64_t a, std::uint64_t b) {
   if (steps_ > options_.most_steps) End("the steps of this run are used up");
   if (++self->process->steps >= self->process->dies_at_step) Processes::Get().Kill(*self->process);
   if (self->process->steps == self->process->acts_at_step) self->process->action();
+  if (self->acts_in != 0 && --self->acts_in == 0) self->action();
   PassTime(kStepTime);
   if (self->state == SimulatedThread::State::kDead) Leave();
   if (stall_one_in_ != 0 && OneIn(stall_one_in_)) {
@@ -300,6 +301,11 @@ void Scheduler::StandStill(const MachineProcess& process, std::uint64_t one_in, 
     if (thread->process != &process || !OneIn(one_in)) continue;
     thread->stands_still_until = now_ + Time(Below(static_cast<std::uint64_t>(at_most.count())));
   }
+}
+
+SimulatedThread* Scheduler::Find(std::uint32_t number) const {
+  const auto found = by_number_.find(number);
+  return found == by_number_.end() ? nullptr : found->second.get();
 }
 
 void Scheduler::KillThreads(MachineProcess& process) {

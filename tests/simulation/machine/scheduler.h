@@ -37,6 +37,8 @@ struct SimulatedThread {
   std::optional<Time> deadline;
   bool timed_out = false;
   Time stands_still_until{0};
+  std::uint64_t acts_in = 0;     // steps of this thread; 0: never
+  std::function<void()> action;  // then
   std::atomic<std::uint32_t> baton{0};
   pthread_t real{};
   bool is_detached = false;
@@ -94,6 +96,8 @@ class Scheduler {
   bool is_in_event() const { return is_in_event_; }
   /// Whether a thread of that number lives.
   bool Lives(std::uint32_t number) const { return by_number_.contains(number); }
+  /// Null: none lives.
+  SimulatedThread* Find(std::uint32_t number) const;
 
   /// One in so many threads of the process does not run again before a time of up to `at_most` from now.
   void StandStill(const MachineProcess& process, std::uint64_t one_in, Time at_most);
