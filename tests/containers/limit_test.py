@@ -381,8 +381,8 @@ def the_file_of_the_kubernetes_driver_limits(world):
         driver.unprepare(claim)
 
 
-def main():
-    why = why_not()
+def run(cases, why):
+    """The cases that the command line names, or all, in a world with two leases. `why` not: the reason."""
     if why:
         print(f"skipped: {why}")
         return 77
@@ -396,7 +396,7 @@ def main():
             made = world.lgpu("create", "--managed", "--owner", str(OWNER), "--name", name, "-m", "64MiB")
             expect(made.returncode == 0, made.stderr)
             world.write_lease(name)
-        for each in CASES:
+        for each in cases:
             if wanted and each.__name__ not in wanted:
                 continue
             started = time.monotonic()
@@ -412,4 +412,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(CASES, why_not()))
