@@ -94,13 +94,15 @@ void CheckLease(const Container& container, const Lease& lease) {
   const std::string socket = std::string(kLeaseFolder) + "/session.sock";
   struct stat inside = {};
   struct stat outside = {};
-  if (!container.root.Look(socket, &inside)) {
+  const bool is_inside = container.root.Look(socket, &inside);
+  // A user namespace may keep the hook from the lease's folder on the machine.
+  const bool is_outside = ::stat((lease.directory + "/session.sock").c_str(), &outside) == 0;
+  if (!is_inside && !is_outside) {
     Refuse("lease " + lease.id + " is gone: its folder, which is mounted at " + kLeaseFolder +
            ", has no socket");
   }
-  // A user namespace may keep the hook from the lease's folder on the machine.
-  bool is_other = ::stat((lease.directory + "/session.sock").c_str(), &outside) == 0 &&
-                  (inside.st_dev != outside.st_dev || inside.st_ino != outside.st_ino);
+  bool is_other =
+      is_outside && (!is_inside || inside.st_dev != outside.st_dev || inside.st_ino != outside.st_ino);
   for (const std::string& mount : container.mounts) {
     is_other = is_other || mount.starts_with(std::string(kLeaseFolder) + "/");
   }

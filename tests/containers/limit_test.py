@@ -72,7 +72,12 @@ class World(Lgpud):
         """The stand-in for the vendor's file."""
         def mount(source, target):
             return {"hostPath": str(source), "containerPath": target, "options": ["bind", "nosuid", "nodev"]}
-        names = f"cd .{LIBRARIES} && ln -sf {DRIVER.split('/')[-1]} libcuda.so.1 && ln -sf libnvidia-ml.so.580.65.06 libnvidia-ml.so.1"
+        # Not every runtime starts a hook in the root. Where the configuration cannot be read, runc does.
+        names = f"""
+            bundle=$(sed -n 's/.*"bundle": *"\\([^"]*\\)".*/\\1/p')
+            root=$(sed -n 's/.*"root": *{{"path": *"\\([^"]*\\)".*/\\1/p' "$bundle/config.json" 2> /dev/null)
+            cd "${{root:-.}}" && cd .{LIBRARIES} || exit 1
+            [ -h libcuda.so.1 ] || {{ ln -s {DRIVER.split('/')[-1]} libcuda.so.1 && ln -s libnvidia-ml.so.580.65.06 libnvidia-ml.so.1; }}"""
         edits = {"env": ["LGPU_FAKE_CUDA=/fake/state"],
                  "mounts": [mount(self.fake / "libcuda.so.1", DRIVER),
                             mount(self.fake / "libnvidia-ml.so.1", f"{LIBRARIES}/libnvidia-ml.so.580.65.06"),
