@@ -9,11 +9,12 @@ of the program and of the libraries that it loads."""
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
-from limit_test import CARD, DRIVER, LIBRARIES, LIMITED, NAME, OPEN, libraries_of, run, small_root
+from limit_test import CARD, DRIVER, LIBRARIES, LIMITED, NAME, OPEN, ROOT, libraries_of, run, small_root
 from podman_test import eventually, expect
 
 IMAGE = f"{NAME}:latest"
@@ -156,6 +157,25 @@ def a_container_that_is_started_again_is_limited_again(world):
             expect(result.stdout.strip() == LIMITED, result.stdout + result.stderr)
     finally:
         docker("rm", name)
+
+
+@case
+def the_pages_compose_file_for_docker_is_limited(world):
+    compose = next((words for words in (["docker", "compose"], ["docker-compose"])
+                    if shutil.which(words[0]) and subprocess.run([*words, "version"], capture_output=True, check=False).returncode == 0), None)
+    if compose is None:
+        print("        without docker compose: the next case looks at nothing")
+        return
+    page = (ROOT / "docs/containers.md").read_text(encoding="utf-8")
+    text = re.search(r"```yaml\n(services:   # docker compose\n.*?)```", page, re.S).group(1)
+    text = text.replace("nvidia.com/gpu=all", CARD).replace("lgpu.io/lease=train", LEASE)
+    more = {"image": IMAGE, "command": [str(word) for word in world.program()], "network_mode": "none"}
+    folder = world.folder / "compose"
+    folder.mkdir()
+    (folder / "compose.yaml").write_text(text + "".join(f"    {key}: {json.dumps(value)}\n" for key, value in more.items()))
+    result = subprocess.run([*compose, "up", "--no-log-prefix"], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    subprocess.run([*compose, "down"], cwd=folder, capture_output=True, check=False, timeout=120)
+    expect(f"{LIMITED}\n" in result.stdout, result.stdout + result.stderr)
 
 
 def with_image(each):

@@ -23,7 +23,7 @@ from podman_test import LIMITS, PODMAN, Lgpud, eventually, expect, why_not
 ROOT = pathlib.Path(sys.argv[1]).resolve()
 OWNER = 61301  # a user without a name
 NAME = f"limit-{os.getpid()}"
-CARD = "example.com/gpu=all"
+CARD = f"example.com/gpu=all-{os.getpid()}"  # a device of two files is none
 CDI = pathlib.Path("/etc/cdi")
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 DRIVER = f"{LIBRARIES}/libcuda.so.580.65.06"
@@ -84,8 +84,8 @@ class World(Lgpud):
                             mount(self.folder / "card", "/fake"), mount("/proc", "/fake/proc")],
                  "hooks": [{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", names],
                             "env": ["PATH=/usr/bin:/bin"]}]}
-        self.write("card", {"cdiVersion": "0.5.0", "kind": "example.com/gpu",
-                            "devices": [{"name": "all", "containerEdits": edits}]})
+        self.write("card", {"cdiVersion": "0.5.0", "kind": CARD.split("=")[0],
+                            "devices": [{"name": CARD.split("=")[1], "containerEdits": edits}]})
 
     def write_lease(self, name, *flags):
         spec = self.lgpu("env", name, "--format", "cdi", *flags)
