@@ -240,6 +240,9 @@ def without_a_container_there_is_a_sentence(image):
         expect(result.returncode == 1 and result.stderr.startswith("lgpu-hook: ") and image, f"{state}: {result.stderr}")
     result = subprocess.run([HOOK, "check"], capture_output=True, text=True, check=False, timeout=60)
     expect(result.returncode == 0 and "can limit containers" in result.stdout, result.stderr)
+    for words, code in ((["--help"], 0), ([], 2), (["cover", "l-1"], 2)):
+        result = subprocess.run([HOOK, *words], capture_output=True, text=True, check=False, timeout=60)
+        expect(result.returncode == code and "Usage: lgpu-hook cover" in result.stdout + result.stderr, f"{words}: {result}")
 
 
 def main():

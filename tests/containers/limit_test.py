@@ -41,11 +41,20 @@ class World(Lgpud):
         super().__init__(build, folder)
         self.folder.chmod(0o755)
         self.fake = build / "tests/fake_cuda/lib"
+        self.driver = self.folder / "driver"  # the machine's, for containers
+        self.driver.mkdir()
+        self.install_driver()
         self.config.write_text(f'[daemon]\nstate_dir = "{folder}/state"\nlock_dir = "{folder}/locks"\nsocket_group = ""\nsocket_mode = 0o666\n')
         self.endpoint.mkdir()
         self.endpoint.chmod(0o755)
         self.make_card()
         self.files = []
+
+    def install_driver(self):
+        """As a package manager does: each file is a new one, which takes the name of the one before."""
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            shutil.copy(self.fake / name, self.driver / "new")
+            os.replace(self.driver / "new", self.driver / name)
 
     def make_card(self):
         """The files of a fake machine, in a folder in place of descriptors of the program that makes them."""
@@ -79,8 +88,8 @@ class World(Lgpud):
             cd "${{root:-.}}" && cd .{LIBRARIES} || exit 1
             [ -h libcuda.so.1 ] || {{ ln -s {DRIVER.split('/')[-1]} libcuda.so.1 && ln -s libnvidia-ml.so.580.65.06 libnvidia-ml.so.1; }}"""
         edits = {"env": ["LGPU_FAKE_CUDA=/fake/state"],
-                 "mounts": [mount(self.fake / "libcuda.so.1", DRIVER),
-                            mount(self.fake / "libnvidia-ml.so.1", f"{LIBRARIES}/libnvidia-ml.so.580.65.06"),
+                 "mounts": [mount(self.driver / "libcuda.so.1", DRIVER),
+                            mount(self.driver / "libnvidia-ml.so.1", f"{LIBRARIES}/libnvidia-ml.so.580.65.06"),
                             mount(self.folder / "card", "/fake"), mount("/proc", "/fake/proc")],
                  "hooks": [{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", names],
                             "env": ["PATH=/usr/bin:/bin"]}]}
@@ -214,6 +223,15 @@ def a_program_of_podman_exec_is_limited(world):
             result = subprocess.run([*PODMAN, "exec", "-e", "LGPU_FAKE_CUDA=/fake/state", NAME, *before, *world.program()],
                                     capture_output=True, text=True, check=False, timeout=60)
             expect(result.stdout.strip() == LIMITED, result.stdout + result.stderr)
+
+
+@case
+def a_driver_that_is_upgraded_below_a_container_leaves_it_limited(world):
+    with world.holding():
+        world.install_driver()
+        result = subprocess.run([*PODMAN, "exec", "-e", "LGPU_FAKE_CUDA=/fake/state", NAME, *world.program()], capture_output=True,
+                                text=True, check=False, timeout=60)
+        expect(result.stdout.strip() == LIMITED, result.stdout + result.stderr)
 
 
 @case
