@@ -15,6 +15,7 @@
 #include "base/exit_codes.h"
 #include "cli/control_methods.h"
 #include "cli/driver_files.h"
+#include "cli/program_suspender.h"
 #include "cli/release_hook.h"
 #include "cli/run_watch.h"
 #include "lgpu/status.h"
@@ -67,7 +68,7 @@ int ReportNotStarted(const absl::Status& status, const CommonOptions& options) {
 }  // namespace
 
 absl::StatusOr<OwnSession> OwnSession::Open(Connection& connection, const std::string& verb,
-                                            const CommonOptions& options, Releases releases) {
+                                            const CommonOptions& options, bool runs_release) {
   OwnSession session;
   session.changed = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!session.changed) {
@@ -75,12 +76,12 @@ absl::StatusOr<OwnSession> OwnSession::Open(Connection& connection, const std::s
         verb, " cannot start the command: the system gives it no file descriptor to watch the lease with (",
         std::strerror(errno), ")\ntry: close other programs, or raise the limit of open files (ulimit -n)"));
   }
-  LGPU_ASSIGN_OR_RETURN(session.connection, OpenSession(
-                                                connection.runtime_dir(), verb, options.timeout,
-                                                [fd = session.changed.get()] {
-                                                  [[maybe_unused]] const int written = ::eventfd_write(fd, 1);
-                                                },
-                                                releases));
+  LGPU_ASSIGN_OR_RETURN(session.connection, OpenSession(connection.runtime_dir(), verb, options.timeout,
+                                                        [fd = session.changed.get()] {
+                                                          [[maybe_unused]] const int written =
+                                                              ::eventfd_write(fd, 1);
+                                                        },
+                                                        {.runs_release = runs_release, .suspends = true}));
   connection.SetSessionToken(session.connection->token());
   return session;
 }
@@ -148,6 +149,7 @@ absl::StatusOr<int> CommandInLease::Run(const ForwardedSignals& signals, Connect
   LGPU_ASSIGN_OR_RETURN(WakeUp wake_up, WakeUp::Make(own.changed.get()));
   std::optional<ReleaseHook> hook;
   if (!release_.empty()) hook.emplace(release_, session, signals, lease, child->pid(), options);
+  ProgramSuspender suspender(session, options);
   std::uint64_t generation = session.generation();
   const auto look = [&] {
     if (!environment.has_shim || !session.status().ok()) return;
@@ -164,6 +166,7 @@ absl::StatusOr<int> CommandInLease::Run(const ForwardedSignals& signals, Connect
       if (require_attach_ && watch.FoundBypass()) ::kill(child->pid(), SIGTERM);
     }
     if (hook) hook->Look();
+    suspender.Look();
     eventfd_t ignored;
     return ::eventfd_read(own.changed.get(), &ignored) != 0 || news.Tell();
   };

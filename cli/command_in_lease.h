@@ -32,7 +32,7 @@ struct OwnSession {
 
   /// Opens it, and makes later calls of `connection` in its name. `verb`: "lgpu run". Errors of OpenSession.
   static absl::StatusOr<OwnSession> Open(Connection& connection, const std::string& verb,
-                                         const CommonOptions& options, Releases releases = Releases::kNone);
+                                         const CommonOptions& options, bool runs_release = false);
 };
 
 /// A CommandInLease is what `run` and `exec` share: the flags of the command, and the command inside a lease,
@@ -44,7 +44,7 @@ class CommandInLease {
 
   void AddTo(CLI::App& verb);
   /// Whether the command has a release hook.
-  Releases releases() const { return release_.empty() ? Releases::kNone : Releases::kByHook; }
+  bool runs_release() const { return !release_.empty(); }
   /// Errors in the flags, before the daemon is asked.
   absl::Status CheckFlags();
   /// Runs `options.command` inside `lease`, to which `session` is attached. The result is the exit code of

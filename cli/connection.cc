@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string&
                                                               const std::string& command,
                                                               std::chrono::milliseconds timeout,
                                                               std::function<void()> on_change,
-                                                              Releases releases) {
+                                                              SessionWork work) {
   const std::string path = SessionSocketPath(runtime_dir);
   LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
   return DaemonConnection::Open(std::move(channel), {.directory = runtime_dir,
@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string&
                                                      .greeting_timeout = timeout,
                                                      .reconnect_path = path,
                                                      .command = command,
-                                                     .runs_release = releases == Releases::kByHook,
+                                                     .runs_release = work.runs_release,
+                                                     .suspends = work.suspends,
                                                      .makes_no_use = true,
                                                      .on_change = std::move(on_change)});
 }

@@ -27,7 +27,14 @@ class Connection {
   /// One unary call: `connection.Call(kGetStats, request)`.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(const UnaryMethod<Request, Response>& method, const Request& request) {
-    absl::StatusOr<std::string> answer = client_->Call(method.name, request.SerializeAsString(), timeout_);
+    return CallFor(std::chrono::milliseconds(0), method, request);
+  }
+  /// As above, for a call that takes `time` beyond that of other calls.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> CallFor(std::chrono::milliseconds time,
+                                   const UnaryMethod<Request, Response>& method, const Request& request) {
+    absl::StatusOr<std::string> answer =
+        client_->Call(method.name, request.SerializeAsString(), time + timeout_);
     if (!answer.ok()) return WithHint(answer.status());
     return Parse<Response>(*answer);
   }
@@ -90,8 +97,11 @@ class Connection {
   std::shared_ptr<ControlClient> client_;
 };
 
-/// Whether a session of lgpu itself runs the release hook of its lease.
-enum class Releases { kNone, kByHook };
+/// What a session of lgpu itself does for its lease.
+struct SessionWork {
+  bool runs_release = false;  // the release hook
+  bool suspends = false;      // programs that it has started
+};
 
 /// Opens a session of lgpu itself with the daemon in `runtime_dir`, which keeps a lease alive while a command
 /// runs, also when the daemon is started again meanwhile. `command` is its name in lists and events;
@@ -101,7 +111,7 @@ absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string&
                                                               const std::string& command,
                                                               std::chrono::milliseconds timeout,
                                                               std::function<void()> on_change = {},
-                                                              Releases releases = Releases::kNone);
+                                                              SessionWork work = {});
 
 }  // namespace lgpu::cli
 

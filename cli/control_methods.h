@@ -29,6 +29,8 @@ inline constexpr UnaryMethod<v1::GetLeaseRequest, v1::Lease> kGetLease{"GetLease
 inline constexpr UnaryMethod<v1::ListLeasesRequest, v1::ListLeasesResponse> kListLeases{"ListLeases"};
 inline constexpr UnaryMethod<v1::ResizeLeaseRequest, v1::Lease> kResizeLease{"ResizeLease"};
 inline constexpr UnaryMethod<v1::RemoveLeaseRequest, v1::RemoveLeaseResponse> kRemoveLease{"RemoveLease"};
+inline constexpr UnaryMethod<v1::SuspendLeaseRequest, v1::SuspendLeaseResponse> kSuspendLease{"SuspendLease"};
+inline constexpr UnaryMethod<v1::ResumeLeaseRequest, v1::ResumeLeaseResponse> kResumeLease{"ResumeLease"};
 inline constexpr StreamMethod<v1::TrimLeasesRequest, v1::LeaseTrim> kTrimLeases{"TrimLeases"};
 inline constexpr UnaryMethod<v1::OpenLeaseDirectoryRequest, v1::OpenLeaseDirectoryResponse>
     kOpenLeaseDirectory{"OpenLeaseDirectory"};

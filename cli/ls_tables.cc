@@ -78,6 +78,13 @@ std::string SessionStates(const v1::LeaseStats& lease) {
   for (const auto& session : lease.sessions()) ++counts[session.state()];
   std::vector<std::string> states;
   if (lease.degraded()) states.emplace_back("DEGRADED");
+  if (lease.has_suspension()) {
+    const v1::LeaseSuspension& suspension = lease.suspension();
+    states.push_back(!suspension.failed().empty() ? "FAILED"
+                     : suspension.in_host_memory()
+                         ? absl::StrCat("SUSPENDED ", Size(suspension.bytes()), " on host")
+                         : "MOVING");
+  }
   for (const auto& [state, count] : counts) {
     const std::string name = SessionStateName(state);
     states.push_back(count == 1 ? name : absl::StrCat(count, " ", name));

@@ -14,6 +14,7 @@
 #include "base/exit_codes.h"
 #include "base/standard_files.h"
 #include "base/utf8.h"
+#include "cli/checkpoint_calls.h"
 #include "cli/commands/command.h"
 #include "cli/commands/commands.h"
 #include "cli/completion.h"
@@ -312,5 +313,8 @@ int main(int argc, char** argv) {
     return lgpu::cli::BecomeIsolated(argc, argv);
   }
   lgpu::OpenStandardFiles();
+  if (argc > 1 && std::string_view(argv[1]) == lgpu::cli::kCheckpointVerb) {
+    return lgpu::cli::MakeCheckpointCall({argv + 2, argv + argc});
+  }
   return lgpu::cli::Main(argc, argv);
 }

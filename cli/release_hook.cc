@@ -8,6 +8,7 @@
 #include <chrono>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -99,7 +100,9 @@ absl::Status ReleaseHook::Follow(SpawnedProcess& process, int output) {
     // What the command leaves behind may keep the pipe open: its own end counts.
     code = process.TryWait();
     pollfd polled{output, POLLIN, 0};
-    for (int reads = 0; reads<kMostReads&& ::poll(&polled, 1, code ? 0 : kLookEveryMs)> 0; ++reads) {
+    const int patience_ms = code ? 0 : kLookEveryMs;
+    for (int reads = 0; reads < kMostReads; ++reads) {
+      if (::poll(&polled, 1, patience_ms) <= 0) break;
       char bytes[4096];
       const ssize_t count = ::read(output, bytes, sizeof(bytes));
       if (count <= 0) break;

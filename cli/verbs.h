@@ -14,6 +14,8 @@
   X("top", Top, kEveryDay) \
   X("create", Create, kEveryDay) \
   X("resize", Resize, kEveryDay) \
+  X("suspend", Suspend, kEveryDay) \
+  X("resume", Resume, kEveryDay) \
   X("rm", Rm, kEveryDay) \
   X("inspect", Inspect, kLookDeeper) \
   X("events", Events, kLookDeeper) \

@@ -142,7 +142,8 @@ class Daemon::Impl {
                                                               .reclaimer = *reclaimer_,
                                                               .log_limit = log_limit_,
                                                               .outlives_daemon = journal_ != nullptr,
-                                                              .grant_times = &grant_times_});
+                                                              .grant_times = &grant_times_,
+                                                              .suspender = &suspender_});
     if (found) LGPU_RETURN_IF_ERROR(Recover(backend, *found));
     LGPU_ASSIGN_OR_RETURN(
         control_,
@@ -153,6 +154,7 @@ class Daemon::Impl {
                               .stats = stats_,
                               .diagnostician = diagnostician_,
                               .snapshots = snapshots_,
+                              .suspender = suspender_,
                               .simulated = simulated_,
                               .open_directory = [this](const auto& lease) { return OpenDirectory(lease); }}));
     LGPU_RETURN_IF_ERROR(StartDirectories());
@@ -224,6 +226,7 @@ class Daemon::Impl {
     if (http_ != nullptr) http_->Stop();
     tick_.NotifyAll();
     if (directories_ != nullptr) directories_->Stop();
+    suspender_.Close();
     broker_.StopWaiting();
     leases_.Close();
     events_.Close();
@@ -379,6 +382,7 @@ class Daemon::Impl {
   DeviceMemory& backend_;
   const std::vector<BrokerCard> served_;
   MemorySnapshots snapshots_{{.leases = leases_, .broker = broker_, .sessions = sessions_}};
+  LeaseSuspender suspender_{broker_, leases_, sessions_};
   GrantTimes grant_times_;
   Diagnostician diagnostician_{broker_, stats_, ListSettings(config_)};
   TurnNews turn_news_{broker_, events_};

@@ -134,6 +134,11 @@ static void AddEnds(const LeaseEnds& ends, json& lease) {
   }
 }
 
+static void AddSuspension(const LeaseSuspension& suspension, json& lease) {
+  lease["suspension"] = {{"in_host_memory", suspension.in_host_memory()}, {"bytes", suspension.bytes()}};
+  if (!suspension.failed().empty()) lease["suspension"]["failed"] = suspension.failed();
+}
+
 json ToJson(const SessionStats& session) {
   json by_kind = json::object();
   for (const ChargedKind& kind : session.charged_by_kind()) by_kind[kind.kind()] = kind.bytes();
@@ -168,6 +173,7 @@ json ToJson(const LeaseStats& lease) {
   result["managed"] = lease.has_management();
   if (lease.has_management()) AddManagement(lease.management(), result);
   if (lease.has_ends()) AddEnds(lease.ends(), result);
+  if (lease.has_suspension()) AddSuspension(lease.suspension(), result);
   if (lease.has_idle_since()) result["idle_since"] = FormatIso8601(lease.idle_since());
   if (lease.has_last_op_at()) result["last_op_at"] = FormatIso8601(lease.last_op_at());
   for (const auto& device : lease.devices()) result["devices"].push_back(DeviceToJson(device));
@@ -208,6 +214,7 @@ json ToJson(const Lease& lease) {
                  {"devices", json::array()}};
   if (lease.has_management()) AddManagement(lease.management(), result);
   if (lease.has_ends()) AddEnds(lease.ends(), result);
+  if (lease.has_suspension()) AddSuspension(lease.suspension(), result);
   for (const auto& device : lease.devices()) {
     result["devices"].push_back({{"name", device.name()},
                                  {"label", device.label()},
@@ -219,6 +226,26 @@ json ToJson(const Lease& lease) {
                                  {"guarantee_bytes", device.guarantee_bytes()}});
   }
   return result;
+}
+
+json ToJson(const SuspendLeaseResponse& suspended) {
+  return {{"schema", "lgpu.suspension/v1"},
+          {"id", suspended.lease_id()},
+          {"name", suspended.lease_name()},
+          {"suspended", true},
+          {"bytes", suspended.bytes()},
+          {"waited_seconds", 0.0},
+          {"took_seconds", 0.001 * static_cast<double>(suspended.took_ms())}};
+}
+
+json ToJson(const ResumeLeaseResponse& resumed) {
+  return {{"schema", "lgpu.suspension/v1"},
+          {"id", resumed.lease_id()},
+          {"name", resumed.lease_name()},
+          {"suspended", false},
+          {"bytes", resumed.bytes()},
+          {"waited_seconds", 0.001 * static_cast<double>(resumed.waited_ms())},
+          {"took_seconds", 0.001 * static_cast<double>(resumed.took_ms())}};
 }
 
 json ToJson(const LeaseTrim& trim) {

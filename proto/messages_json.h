@@ -22,6 +22,8 @@ nlohmann::json ToJson(const LeaseStats& lease);
 nlohmann::json ToJson(const SessionStats& session);
 nlohmann::json ToJson(const Lease& lease);
 nlohmann::json ToJson(const LeaseTrim& trim);
+nlohmann::json ToJson(const SuspendLeaseResponse& suspended);
+nlohmann::json ToJson(const ResumeLeaseResponse& resumed);
 nlohmann::json ToJson(const PlacementReport& report);
 nlohmann::json ToJson(const PlacementRecord& record);
 nlohmann::json ToJson(const Event& event);

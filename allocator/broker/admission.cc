@@ -11,6 +11,8 @@ namespace {
 
 // Even a request with timeout 0 waits this long for trims and turns.
 constexpr std::chrono::milliseconds kGrace{100};
+// A request of a suspended lease is told so often that it waits longer.
+constexpr std::chrono::minutes kSuspendedAtOnce{30};
 
 }  // namespace
 
@@ -20,7 +22,10 @@ void Admission::Admit(WaiterId id, Waiter& waiter) {
     return;
   }
   const DeviceEntry& device = tables_.devices.at(waiter.spec.device);
-  if (absl::Status may = MayGrow(waiter); !may.ok()) {
+  const SessionEntry& session = tables_.sessions.at(waiter.spec.session);
+  if (tables_.suspensions.contains(session.lease) && !device.removed) {
+    AdmitSuspended(id, waiter, session.waits_longer);
+  } else if (absl::Status may = MayGrow(waiter); !may.ok()) {
     waiter.phase = Waiter::Phase::kRefused;
     waiter.refusal = std::move(may);
   } else if (device.removed) {
@@ -36,6 +41,42 @@ void Admission::Admit(WaiterId id, Waiter& waiter) {
   } else {
     AdmitGrowing(id, waiter);
   }
+}
+
+void Admission::AdmitSuspended(WaiterId id, Waiter& waiter, bool waits_longer) {
+  if (waits_longer && !waiter.spec.ahead) {
+    HoldBack(id, waiter);
+    return;
+  }
+  waiter.phase = Waiter::Phase::kRefused;
+  waiter.refusal = absl::ResourceExhaustedError(
+      absl::StrCat("lease ", tables_.devices.at(waiter.spec.device).spec.lease_name,
+                   " is suspended, and gets memory again when it is resumed"));
+}
+
+void Admission::HoldBack(WaiterId id, Waiter& waiter) {
+  const bool is_new = waiter.phase != Waiter::Phase::kSuspended;
+  if (is_new) {
+    Leave(id, waiter);
+    waiter.EndLongerWait();
+    waiter.phase = Waiter::Phase::kSuspended;
+    waiter.suspended_at = tables_.now();
+  }
+  waiter.WaitLonger(tables_.now() + kSuspendedAtOnce);
+  waiting_.times_changed = true;
+  waiting_.Wake(waiter);
+}
+
+void Admission::GoOn(WaiterId id, Waiter& waiter) {
+  const Broker::TimePoint now = tables_.now();
+  waiter.EndLongerWait();
+  const auto suspended = now - waiter.suspended_at;
+  waiter.spec.asked_at += suspended;
+  waiter.SetDeadline(std::max(waiter.spec.deadline, waiter.suspended_at) + suspended);
+  waiter.phase = Waiter::Phase::kNew;
+  Admit(id, waiter);
+  waiting_.times_changed = true;
+  if (!waiter.Waits()) waiting_.Wake(waiter);
 }
 
 void Admission::AdmitGrowing(WaiterId id, Waiter& waiter) {

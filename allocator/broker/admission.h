@@ -45,6 +45,10 @@ class Admission {
   void Refuse(Waiter& waiter, RefusalCause cause);
   /// Leaves and is refused, and is woken.
   void RefuseWaiting(WaiterId id, Waiter& waiter, RefusalCause cause);
+  /// The request leaves its line, and waits until its lease is resumed.
+  void HoldBack(WaiterId id, Waiter& waiter);
+  /// Its lease is resumed: decides about the request anew, with the time that it had left.
+  void GoOn(WaiterId id, Waiter& waiter);
   /// As RefuseWaiting, because the program gave the request up.
   void Cancel(WaiterId id, Waiter& waiter);
 
@@ -59,6 +63,7 @@ class Admission {
  private:
   /// FAILED_PRECONDITION: the request's session gets no more memory, however long the request has waited.
   absl::Status MayGrow(const Waiter& waiter) const;
+  void AdmitSuspended(WaiterId id, Waiter& waiter, bool waits_longer);
   void AdmitGrowing(WaiterId id, Waiter& waiter);
   void AdmitPreallocated(WaiterId id, Waiter& waiter);
   void AdmitCharge(WaiterId id, Waiter& waiter);

@@ -53,6 +53,8 @@ SessionReleases& Broker::releases() const { return parts_->releases; }
 
 Reservations& Broker::reservations() const { return parts_->reservations; }
 
+LeaseSuspensions& Broker::suspensions() const { return parts_->suspensions; }
+
 std::vector<Broker::CardInfo> Broker::Cards() const {
   std::vector<CardInfo> infos;
   BrokerCore& core = parts_->core;

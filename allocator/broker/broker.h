@@ -42,6 +42,7 @@ struct BrokerCard {
 
 struct BrokerParts;
 class CardObserver;
+class LeaseSuspensions;
 class Reservations;
 class SessionReleases;
 class SessionRestore;
@@ -99,11 +100,12 @@ class Broker {
   };
 
   // Its parts for single purposes; they live as long as the broker.
-  SessionRestore& restore() const;     // takes over what an earlier broker granted, before any other call
-  CardObserver& observer() const;      // reads the reports of real cards
-  SessionTrims& trims() const;         // asks sessions for idle memory
-  SessionReleases& releases() const;   // asks leases to give way
-  Reservations& reservations() const;  // queues leases that wait to be made
+  SessionRestore& restore() const;        // takes over what an earlier broker granted, before any other call
+  CardObserver& observer() const;         // reads the reports of real cards
+  SessionTrims& trims() const;            // asks sessions for idle memory
+  SessionReleases& releases() const;      // asks leases to give way
+  Reservations& reservations() const;     // queues leases that wait to be made
+  LeaseSuspensions& suspensions() const;  // accounts for leases that are suspended
 
   // Cards.
   /// A request that waits for memory of a card.

@@ -6,6 +6,7 @@
 #include "allocator/broker/chunk_reclaimer.h"
 #include "allocator/broker/chunk_returns.h"
 #include "allocator/broker/grants.h"
+#include "allocator/broker/lease_suspensions.h"
 #include "allocator/broker/logical_devices.h"
 #include "allocator/broker/reservations.h"
 #include "allocator/broker/session_releases.h"
@@ -31,6 +32,7 @@ struct BrokerParts {
   SessionRestore restore{core, reclaimer};
   SessionTrims trims{core};
   SessionReleases releases{core};
+  LeaseSuspensions suspensions{core};
 };
 
 }  // namespace lgpu

@@ -73,6 +73,14 @@ std::size_t BrokerTables::IndexOf(LeaseKey lease, CardId card) const {
   return before.size();
 }
 
+std::vector<SessionId> BrokerTables::SessionsOf(LeaseKey lease) const {
+  std::vector<SessionId> found;
+  for (const auto& [id, session] : sessions) {
+    if (session.lease == lease) found.push_back(id);
+  }
+  return found;
+}
+
 std::vector<SessionId> BrokerTables::ChargingOn(CardId card, LeaseKey lease) const {
   std::vector<SessionId> found;
   for (auto at = charging.lower_bound({card, SessionId()}); at != charging.end() && at->first == card; ++at) {

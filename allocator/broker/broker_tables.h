@@ -55,6 +55,12 @@ struct DeviceEntry {
   Broker::TimePoint last_charge = {};  // of a preallocated device: chunks are made again some time after
 };
 
+/// What a session of a suspended lease had charged of a card, and is to have again: no account has it.
+struct ParkedCharge {
+  Bytes lent;
+  std::map<LogicalId, Bytes> held;  // as in CardCharge when it was parked
+};
+
 /// What a session has charged of a card.
 struct CardCharge {
   std::size_t index = 0;              // of the card in its lease
@@ -63,8 +69,17 @@ struct CardCharge {
   std::map<LogicalId, Bytes> logged;  // the most that the log was told
   Bytes attested;                     // by a session that is coming back
   bool leaving = false;               // the session is draining
+  ParkedCharge parked = {};           // beside `lent`
 
   Bytes HeldInAll() const;
+};
+
+/// A lease whose programs are being suspended, are suspended, or are being resumed: its requests wait.
+struct Suspension {
+  bool is_parked = false;                 // its memory is in no account
+  std::map<LogicalId, Bytes> guarantees;  // while it is parked: of its devices, which have none then
+  // While it is parked: what its processes had of each card beside their charges.
+  std::map<std::pair<CardId, std::int64_t>, Bytes> overheads;
 };
 
 /// What is known of a session's release hook.
@@ -129,6 +144,7 @@ struct BrokerTables {
   std::set<ChunkId> unconfirmed;                    // chunks that the backend did not confirm free
   std::set<std::pair<CardId, SessionId>> charging;  // all that have charged something
   std::set<LeaseKey> stopped;                       // leases that get no more memory
+  std::map<LeaseKey, Suspension> suspensions;       // by lease
   std::map<CardId, TimePoint> observed_at;          // by CardObserver::ObserveCard
   std::uint64_t last_chunk = 0;
 
@@ -147,6 +163,7 @@ struct BrokerTables {
   std::vector<LogicalId> DevicesOn(LeaseKey lease, CardId card) const;
   /// Of the card among those of the lease, as its devices name them first.
   std::size_t IndexOf(LeaseKey lease, CardId card) const;
+  std::vector<SessionId> SessionsOf(LeaseKey lease) const;
   /// The sessions that have charged something of the card; of one lease, or (none) of all.
   std::vector<SessionId> ChargingOn(CardId card, LeaseKey lease = {}) const;
   /// What the growing ones of these devices have lent for charges.

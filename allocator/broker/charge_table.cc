@@ -187,8 +187,45 @@ bool ChargeTable::Lower(SessionId id, CardId card, Bytes lent) {
 }
 
 bool ChargeTable::Uncharge(SessionId id, CardId card, Bytes bytes) {
-  const CardCharge& charge = tables_.sessions.at(id).charges.at(card);
+  CardCharge& charge = tables_.sessions.at(id).charges.at(card);
+  if (!charge.parked.lent.is_zero()) {
+    charge.parked.lent = SaturatingSub(charge.parked.lent, bytes);
+    return false;
+  }
   return !charge.leaving && Lower(id, card, SaturatingSub(charge.lent, bytes));
+}
+
+void ChargeTable::Park(SessionId id, CardId card) {
+  TakeAllowance(id, card);
+  CardCharge& charge = tables_.sessions.at(id).charges.at(card);
+  if (charge.leaving) return;
+  charge.parked = {.lent = charge.lent, .held = charge.held};
+  Lower(id, card, Bytes());
+}
+
+void ChargeTable::Unpark(SessionId id, CardId card) {
+  CardCharge& charge = tables_.sessions.at(id).charges.at(card);
+  const ParkedCharge parked = std::exchange(charge.parked, {});
+  if (charge.leaving || parked.lent.is_zero()) return;
+  for (const auto& [device, bytes] : parked.held) {
+    tables_.ledger.Adopt(device, bytes);
+    charge.held[device] += bytes;
+    Hold(id, device, bytes);
+  }
+  charge.lent += parked.lent;
+  tables_.charging.emplace(card, id);
+  Fit(id, card);
+  LogMore(id, charge);
+}
+
+void ChargeTable::RestoreParked(SessionId id, LogicalId device, Bytes bytes) {
+  if (bytes.is_zero()) return;
+  SessionEntry& session = tables_.sessions.at(id);
+  const CardId card = tables_.CardOf(device);
+  CardCharge& charge = session.charges[card];
+  charge.index = tables_.IndexOf(session.lease, card);
+  charge.parked.lent += bytes;
+  charge.parked.held[device] = bytes;
 }
 
 std::set<CardId> ChargeTable::StartLeaving(SessionEntry& session) {
@@ -197,6 +234,7 @@ std::set<CardId> ChargeTable::StartLeaving(SessionEntry& session) {
   for (auto& [card, charge] : session.charges) {
     if (std::exchange(charge.leaving, true)) continue;
     for (const auto& [device, bytes] : charge.held) tables_.ledger.StartLeaving(device, bytes);
+    charge.parked = {};
     cards.insert(card);
   }
   return cards;

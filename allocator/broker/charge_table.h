@@ -39,6 +39,14 @@ class ChargeTable {
   /// What a session was lent on a card and does not use.
   Bytes UnusedOf(SessionId session, CardId card) const;
 
+  // Suspended leases.
+  /// What the session has charged of the card is in no account from here on.
+  void Park(SessionId session, CardId card);
+  /// It is charged again, whatever the card has left.
+  void Unpark(SessionId session, CardId card);
+  /// What an earlier broker parked.
+  void RestoreParked(SessionId session, LogicalId device, Bytes bytes);
+
   // Draining sessions.
   /// All charges of the session are leaving from here on. Returns their cards.
   std::set<CardId> StartLeaving(SessionEntry& session);

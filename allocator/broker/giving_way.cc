@@ -173,6 +173,7 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
     const bool was_asked = std::any_of(waiter.asked_leases.begin(), waiter.asked_leases.end(),
                                        [lease](const AskedLease& asked) { return asked.lease == lease; });
     if (was_asked || is_asked(lease) || is_there(lease) || LeaseWaits(lease)) continue;
+    if (tables_.suspensions.contains(lease)) continue;
     const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
     const auto idle_after = std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * session.release.took);
     if (!last_use || now < *last_use + idle_after) continue;

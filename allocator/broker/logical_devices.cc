@@ -188,6 +188,7 @@ void LogicalDevices::Remove(LogicalId logical) {
     // leaves. It cannot fail: the smaller size takes nothing of the card.
     const Ledger::LogicalView view = core_.tables.ledger.View(logical);
     LGPU_CHECK(core_.tables.ledger.Resize(logical, {.limit = view.limit, .guarantee = Bytes()}).ok());
+    core_.tables.suspensions.erase(device->second.spec.lease);  // a lease ends with all of its devices
     spare = core_.chunks.TakeExcessSpare(logical);
     core_.tables.ForgetIfEmpty(logical);
     core_.scheduler.Serve(card);

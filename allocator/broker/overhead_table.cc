@@ -55,6 +55,19 @@ std::set<CardId> OverheadTable::Refund(SessionEntry& session) {
   return freed;
 }
 
+Bytes OverheadTable::WantedBy(std::int64_t pid, CardId card) const {
+  const auto found = overheads_.find({pid, card});
+  return found == overheads_.end() ? Bytes() : found->second.wanted;
+}
+
+void OverheadTable::Expect(std::int64_t pid, CardId card, Bytes wanted) {
+  Overhead& overhead = overheads_.at({pid, card});
+  if (wanted <= overhead.wanted) return;
+  tables_.ledger.RefundOverhead(card, std::exchange(overhead.charged, Bytes()));
+  overhead.wanted = wanted;
+  Charge(card, overhead);
+}
+
 std::map<std::int64_t, Bytes> OverheadTable::BesideChunksOf(CardId card, const CardReport& report) const {
   const Ledger::CardView view = tables_.ledger.View(card);
   ChunkUse chunks{.total = view.total, .existing = tables_.InChunks(card), .granted = {}};

@@ -26,6 +26,10 @@ class OverheadTable {
   void Charge(SessionEntry& session);
   /// Returns the cards that have memory back.
   std::set<CardId> Refund(SessionEntry& session);
+  /// What the process may have of the card, as Charge is to charge it after Refund.
+  Bytes WantedBy(std::int64_t pid, CardId card) const;
+  /// The process, which is charged, is expected to have as much again.
+  void Expect(std::int64_t pid, CardId card, Bytes wanted);
   /// Takes a card's report. Returns what each process uses beside chunks and charges.
   std::map<std::int64_t, Bytes> Observe(CardId card, const CardReport& report);
   /// What each process has charged of the card, or was granted there.

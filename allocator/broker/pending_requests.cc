@@ -10,7 +10,7 @@ namespace lgpu {
 
 bool PendingRequests::Settle(WaiterId id, Waiter& mine) {
   admission_.Admit(id, mine);
-  if (!mine.IsQueued()) return true;
+  if (!mine.Waits()) return true;
   const CardId card = mine.card;
   const bool waits_for_card = mine.phase == Waiter::Phase::kCard;
   Park(id, std::move(mine));

@@ -5,6 +5,12 @@
 #include <vector>
 
 namespace lgpu {
+namespace {
+
+// A request of a suspended lease is told that it waits longer this long before its time is over.
+constexpr std::chrono::minutes kToldBefore{5};
+
+}  // namespace
 
 Broker::TimePoint RequestClock::Tick() {
   for (const auto& [card, queue] : waiting_.queues) {
@@ -26,6 +32,7 @@ Broker::TimePoint RequestClock::Next() const {
 
 Broker::TimePoint RequestClock::NextOf(const Waiter& waiter) const {
   if (waiter.phase == Waiter::Phase::kBackend) return std::min(waiter.retry_at, waiter.spec.deadline);
+  if (waiter.phase == Waiter::Phase::kSuspended) return waiter.spec.deadline - kToldBefore;
   if (!waiter.IsQueued()) return Broker::TimePoint::max();
   // Where the chunks for it are being made, the thread that makes them ends its wait.
   const bool is_being_made = admission_.IsBeingMade(waiter);
@@ -36,7 +43,9 @@ Broker::TimePoint RequestClock::NextOf(const Waiter& waiter) const {
 
 void RequestClock::Look(WaiterId id, Waiter& waiter) {
   if (tables_.now() < NextOf(waiter)) return;
-  if (waiter.phase == Waiter::Phase::kBackend) {
+  if (waiter.phase == Waiter::Phase::kSuspended) {
+    admission_.HoldBack(id, waiter);
+  } else if (waiter.phase == Waiter::Phase::kBackend) {
     TryAgain(id, waiter);
   } else if (waiter.phase == Waiter::Phase::kLimit && waiter.need.round != 0) {
     // All requests of its line are admitted again, so that each keeps its place there.

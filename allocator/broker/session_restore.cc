@@ -84,7 +84,12 @@ absl::Status SessionRestore::AddSession(SessionId session, std::int64_t pid, std
 
 void SessionRestore::ChargeOverhead() {
   BrokerLock lock(core_);
-  for (auto& [id, session] : core_.tables.sessions) core_.overheads.Charge(session);
+  for (auto& [id, session] : core_.tables.sessions) {
+    const auto is_parked = [](const auto& entry) { return !entry.second.parked.lent.is_zero(); };
+    if (std::none_of(session.charges.begin(), session.charges.end(), is_parked)) {
+      core_.overheads.Charge(session);
+    }
+  }
 }
 
 void SessionRestore::SkipIds(LogicalId device, ChunkId chunk) {
@@ -149,7 +154,8 @@ absl::Status SessionRestore::AttestCharge(SessionId session, const std::string& 
   SessionEntry& entry = core_.tables.sessions.at(session);
   const std::optional<CardId> card = core_.tables.FindCard(card_uuid);
   const auto charge = card ? entry.charges.find(*card) : entry.charges.end();
-  const Bytes known = charge == entry.charges.end() ? Bytes() : charge->second.lent;
+  const Bytes known =
+      charge == entry.charges.end() ? Bytes() : charge->second.lent + charge->second.parked.lent;
   if (bytes > known) {
     return absl::InvalidArgumentError(absl::StrCat("the session says that it has charged ",
                                                    FormatBytes(bytes), " of card \"", card_uuid,
@@ -164,8 +170,12 @@ void SessionRestore::FinishAttesting(SessionId session) {
   {
     BrokerLock lock(core_);
     SessionEntry& entry = core_.tables.sessions.at(session);
-    for (const auto& [card, charge] : entry.charges) {
-      if (core_.charges.Lower(session, card, charge.attested)) core_.scheduler.Serve(card);
+    for (auto& [card, charge] : entry.charges) {
+      if (!charge.parked.lent.is_zero()) {
+        charge.parked.lent = std::min(charge.parked.lent, charge.attested);
+      } else if (core_.charges.Lower(session, card, charge.attested)) {
+        core_.scheduler.Serve(card);
+      }
     }
     entry.trims = entry.trims_when_back && entry.charges.empty();  // a program that charges is not asked
     for (const ChunkId id : entry.Chunks()) {

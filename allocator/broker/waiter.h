@@ -61,8 +61,9 @@ struct Waiter {
     kLimit,    // waits in its device's line: for room under the limit, or for the device's own leaving memory
     kCard,     // waits in its card's queue
     kBackend,  // is admitted again at `retry_at`: the backend had less than the ledger
-    kBooked,   // `booked` is in the ledger, and chunks are to be made for it
-    kBallast,  // the spare chunks `ballast` are to be freed for it
+    kSuspended,  // its lease is suspended: it is admitted again when that is resumed
+    kBooked,     // `booked` is in the ledger, and chunks are to be made for it
+    kBallast,    // the spare chunks `ballast` are to be freed for it
     kServed,
     kRefused,
   };
@@ -88,6 +89,7 @@ struct Waiter {
   Bytes aside;                                         // in kCard: set aside for it alone
   std::vector<AskedLease> asked_leases = {};           // one that is there is not asked again
   std::optional<Broker::TimePoint> own_deadline = {};  // it waits longer than this; none: as it asked
+  Broker::TimePoint suspended_at = {};                 // in kSuspended
 
   void WaitLonger(Broker::TimePoint until) {
     if (until <= spec.deadline) return;
@@ -103,7 +105,7 @@ struct Waiter {
   }
 
   bool IsQueued() const { return phase == Phase::kLimit || phase == Phase::kCard; }
-  bool Waits() const { return IsQueued() || phase == Phase::kBackend; }
+  bool Waits() const { return IsQueued() || phase == Phase::kBackend || phase == Phase::kSuspended; }
 };
 
 }  // namespace lgpu

@@ -38,7 +38,7 @@ class RunCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(v1::CreateLeaseRequest request, MakeCreateRequest(flags_, connection, options));
     LGPU_ASSIGN_OR_RETURN(const OwnSession session,
-                          OwnSession::Open(connection, "lgpu run", options, command_.releases()));
+                          OwnSession::Open(connection, "lgpu run", options, command_.runs_release()));
     NoteOuterLease(options);
     std::optional<int> stopped_by;
     const absl::StatusOr<v1::Lease> made = CreateLease(flags_, connection, request, options, stopped_by);

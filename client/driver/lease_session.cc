@@ -14,8 +14,6 @@ namespace {
 
 // Added to the waiting time of a charge: for the daemon's own work and the way.
 constexpr std::chrono::milliseconds kAnswerSlack{1000};
-// No daemon lets a charge wait longer.
-constexpr std::uint64_t kMostMoreMs = 3'600'000;
 // How long the first connection waits for a daemon that may be busy.
 constexpr std::chrono::milliseconds kJoinPatience{2000};
 constexpr std::chrono::milliseconds kAwayPause{20};
@@ -303,7 +301,8 @@ void LeaseSession::Take(const wire::Frame& frame) {
       request.is_done = request.is_done || request.id == returned->request_id;
     }
   } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
-    const auto more = std::chrono::milliseconds(std::min(still->more_ms, kMostMoreMs)) + kAnswerSlack;
+    const auto more =
+        std::chrono::milliseconds(std::min(still->more_ms, wire::Protocol::kMostMoreMs)) + kAnswerSlack;
     for (Request& request : requests_) {
       if (request.id == still->request_id) request.more_until = Clock::now() + more;
     }

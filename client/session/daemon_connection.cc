@@ -114,6 +114,8 @@ wire::Hello DaemonConnection::Greeting() const {
   hello.pid = ::getpid();
   hello.answers_snapshots = options_.answers_snapshots;
   hello.runs_release = options_.runs_release;
+  hello.suspends = options_.suspends;
+  hello.has_suspended = has_suspended_.load();
   hello.command = options_.command.empty() ? OwnCommand() : options_.command;
   return hello;
 }
@@ -360,6 +362,19 @@ void DaemonConnection::AnswerRelease(std::uint64_t release, const absl::Status& 
                                                  .code = static_cast<std::int32_t>(status.code()),
                                                  .message = AsUtf8(std::string(status.message()))}};
   // If this fails the session has ended, and the daemon waits for no answer of it.
+  (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
+}
+
+std::vector<wire::Suspend> DaemonConnection::TakeSuspends() {
+  MutexLock lock(mutex_);
+  return std::exchange(suspends_, {});
+}
+
+void DaemonConnection::AnswerSuspend(std::uint64_t order, const absl::Status& status) {
+  const wire::Frame frame{.body = wire::Suspended{.order_id = order,
+                                                  .code = static_cast<std::int32_t>(status.code()),
+                                                  .message = AsUtf8(std::string(status.message()))}};
+  // If this fails the session has ended: the next daemon hears of suspended programs in the greeting.
   (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
 }
 

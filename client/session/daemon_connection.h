@@ -60,6 +60,9 @@ class DaemonConnection {
     /// The program runs the release hook of its lease, and answers TakeReleases; `on_change` tells of new
     /// ones.
     bool runs_release = false;
+    /// The program suspends programs of its lease that it started, and answers TakeSuspends; `on_change`
+    /// tells of new ones.
+    bool suspends = false;
     /// The program uses no GPU itself.
     bool makes_no_use = false;
     /// The daemon is gone, or is back, or does not take the session up now, or the session is over. Called on
@@ -159,6 +162,11 @@ class DaemonConnection {
   /// The daemon's orders to run the release hook since the last call; each is to be answered.
   std::vector<wire::Release> TakeReleases();
   void AnswerRelease(std::uint64_t release, const absl::Status& status);
+  /// The daemon's orders to suspend or resume programs since the last call; each is to be answered.
+  std::vector<wire::Suspend> TakeSuspends();
+  void AnswerSuspend(std::uint64_t order, const absl::Status& status);
+  /// The next daemon is told whether programs are suspended.
+  void NoteHasSuspended(bool has_suspended) { has_suspended_.store(has_suspended); }
   /// Ends the session and waits until the daemon has all memory back. UNAVAILABLE: no daemon is there; the
   /// session thread tells the next one, and a repeated Close has the result. Repeating it is always fine.
   absl::Status Close();
@@ -307,6 +315,8 @@ class DaemonConnection {
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Release> releases_ ABSL_GUARDED_BY(mutex_);
+  std::vector<wire::Suspend> suspends_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_suspended_{false};
   std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation of the snapshots taken last
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Receive

@@ -19,8 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPauseForMemory{5};
-// No daemon lets a request wait longer.
-constexpr std::uint64_t kMostMoreMs = 3'600'000;
 
 std::uint64_t RequestOf(const wire::Frame& frame) {
   if (const auto* const grant = frame.Get<wire::Grant>()) return grant->request_id;
@@ -356,9 +354,13 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
   } else if (const auto* const release = frame.Get<wire::Release>()) {
     releases_.push_back(*release);
     NotifyChange();
+  } else if (const auto* const suspend = frame.Get<wire::Suspend>()) {
+    suspends_.push_back(*suspend);
+    NotifyChange();
   } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
     if (Waiter* const waiter = FindWaiter(still->request_id); waiter != nullptr) {
-      waiter->more_until = Clock::now() + std::chrono::milliseconds(std::min(still->more_ms, kMostMoreMs)) +
+      waiter->more_until = Clock::now() +
+                           std::chrono::milliseconds(std::min(still->more_ms, wire::Protocol::kMostMoreMs)) +
                            options_.answer_timeout;
     }
   } else if (answered == 0 || answered >= next_request_) {

@@ -18,6 +18,7 @@
 #include "daemon/sessions/placement_log.h"
 #include "daemon/sessions/session_use.h"
 #include "lgpu/v1/control.pb.h"
+#include "lgpu/v1/journal.pb.h"
 
 namespace lgpu::daemon {
 
@@ -60,6 +61,7 @@ struct Lease {
   bool ending = false;    // no session may attach; it goes when its last session is gone
   bool removed = false;   // by a request, not by the end of its last session
   bool resizing = false;  // by one call, which needs its devices
+  std::optional<v1::JournalSuspended> suspended = {};  // its programs are in host memory
   std::vector<LeaseDevice> resizing_to = {};
   bool taken = false;  // leaves the table when the thread that took it has removed its devices
   std::shared_ptr<PlacementLog> placements;

@@ -39,6 +39,9 @@ class LeaseEvents {
   /// It gave way, or another lease did for a request of it.
   void GaveWay(const Lease& lease, const GivingWayNews& news) const;
 
+  /// Its programs were suspended or resumed, or could not be.
+  void Suspended(const Lease& lease, std::string text) const;
+
   // ---- One session of it.
   void Attached(const Lease& lease, const SessionState& session) const;
   /// Of before lgpud was started again; its program has not come back yet.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/utf8.h"
+#include "daemon/leases/lease_suspender.h"
 #include "google/protobuf/util/time_util.h"
 #include "lgpu/status.h"
 
@@ -245,6 +246,7 @@ v1::Lease LeaseTable::ToProto(const Lease& lease) const {
   proto.set_sessions_ever(lease.sessions_ever);
   if (lease.management) *proto.mutable_management() = daemon::ToProto(*lease.management, BootTimeNow());
   if (lease.ends.any()) *proto.mutable_ends() = daemon::ToProto(lease.ends, BootTimeNow());
+  if (auto suspension = SuspensionOf(lease, broker_)) *proto.mutable_suspension() = *std::move(suspension);
   for (const LeaseDevice& device : lease.devices) {
     const PhysicalDevice& physical = device.card.device;
     v1::LogicalDevice& out = *proto.add_devices();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -124,6 +125,21 @@ class LeaseTable {
   /// device of the call.
   absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                    TimePoint deadline);
+  // Suspension (LeaseSuspender): as the calls of LeaseSuspensions, with the journal in step.
+  /// A copy of the lease, whose requests wait from here on.
+  absl::StatusOr<Lease> BeginSuspension(const Caller& caller, const std::string& lease);
+  /// Returns the bytes; none where the lease is gone.
+  Bytes Park(LeaseKey key);
+  /// A copy of the lease, which is suspended. FAILED_PRECONDITION: it is not, or it cannot be resumed.
+  absl::StatusOr<Lease> FindSuspended(const Caller& caller, const std::string& lease) const;
+  /// When this is OK the next lgpud charges it too.
+  absl::Status TakeBack(LeaseKey key, std::span<const WaiterId> rooms);
+  void EndSuspension(LeaseKey key);
+  /// The programs cannot be resumed: their memory is in no account, and stays so.
+  void FailSuspension(LeaseKey key, const std::string& why);
+  /// The suspensions of restored leases, after their sessions.
+  void RestoreSuspensions();
+
   /// Asks its sessions to end and waits, until `deadline`, for their memory. Gives up a lease that waits in
   /// the file, named by its id or, where no lease of the caller has the name, by its name.
   absl::Status Remove(const Caller& caller, const std::string& lease, TimePoint deadline);

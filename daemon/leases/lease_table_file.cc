@@ -22,6 +22,7 @@ absl::Status LeaseTable::SaveLasting() {
     for (const auto& [key, lease] : leases_) {
       if (lease.lasting && lease.ready && !lease.ending) {
         lasting.push_back(RecordOf(lease));
+        lasting.back().clear_suspended();  // no program is there after a restart of the machine
         saved_now.push_back(key);
       }
     }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/lease_suspensions.h"
 #include "allocator/broker/thread_waker.h"
 #include "base/check.h"
 #include "daemon/leases/lease_table.h"
@@ -89,6 +90,10 @@ absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& calle
   }
   Lease& lease = leases_.at(key);
   LGPU_RETURN_IF_ERROR(CheckMayChange(caller, lease));
+  if (broker_.suspensions().Find(key)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "lease ", lease.name, " is suspended; resize it when it is resumed\ntry: lgpu resume ", lease.name));
+  }
   LGPU_ASSIGN_OR_RETURN(std::vector<LeaseDevice> devices, Resized(lease, request, cards));
   Holdings more;
   for (std::size_t i = 0; i < devices.size(); ++i) {

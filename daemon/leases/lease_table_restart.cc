@@ -74,6 +74,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   lease.has_directory = record.has_directory();
   if (record.has_management()) lease.management = FromRecord(record.management());
   if (record.has_ends()) lease.ends = FromRecord(record.ends());
+  if (record.has_suspended()) lease.suspended = record.suspended();
   lease.used_at = UseTimeNow();  // what was before is not known
   lease.sessions_ever = record.sessions_ever();
   lease.removed = lease.ending = record.removed();
@@ -94,14 +95,15 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
     }
     const LogicalId id{device.id()};
     const int index = static_cast<int>(lease.devices.size());
-    status = broker_.restore().AddDevice(id, {.card = card->id,
-                                              .limit = Bytes(device.limit_bytes()),
-                                              .guarantee = Bytes(device.guarantee_bytes()),
-                                              .preallocate = device.preallocate(),
-                                              .lease = lease.key,
-                                              .device_name = DeviceName(index),
-                                              .lease_name = lease.name,
-                                              .owner = lease.owner.name});
+    status = broker_.restore().AddDevice(
+        id, {.card = card->id,
+             .limit = Bytes(device.limit_bytes()),
+             .guarantee = record.has_suspended() ? Bytes() : Bytes(device.guarantee_bytes()),
+             .preallocate = device.preallocate(),
+             .lease = lease.key,
+             .device_name = DeviceName(index),
+             .lease_name = lease.name,
+             .owner = lease.owner.name});
     if (!status.ok()) break;
     made.push_back(id);
     lease.devices.push_back({.id = id,

@@ -73,8 +73,9 @@ class JournalState {
 };
 
 /// Version 2 added JournalCharged. Version 3 added managed leases: an older daemon would let their owners
-/// resize them. Version 4 added the length of the file.
-constexpr std::uint32_t kJournalVersion = 4;
+/// resize them. Version 4 added the length of the file. Version 5 added JournalSuspended: an older daemon
+/// would not know what it is to charge when the programs come back.
+constexpr std::uint32_t kJournalVersion = 5;
 constexpr std::uint32_t kOldestJournalVersion = 1;
 constexpr std::size_t kBootIdBytes = 36;
 /// Where the length of the file is; the header of an older version ends here.

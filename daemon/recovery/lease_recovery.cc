@@ -12,6 +12,7 @@
 namespace lgpu::daemon {
 namespace {
 
+// To a device of a lease that is not suspended.
 Bytes PromisedTo(const v1::JournalDevice& device, const Broker::CardInfo& card) {
   const Bytes guarantee(device.preallocate() ? device.limit_bytes() : device.guarantee_bytes());
   return RoundUp(guarantee, card.view.granularity);

@@ -53,6 +53,11 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
        at != state.charges().end() && at->first.first == session.id(); ++at) {
     charges.push_back({.device = LogicalId{at->first.second}, .bytes = Bytes(at->second)});
   }
+  // What a suspended lease is charged is in its own record.
+  if (const auto known = state.leases().find(lease.value);
+      known != state.leases().end() && known->second.has_suspended()) {
+    charges.clear();
+  }
   if (parts_.leases.Names(lease).first.empty()) {  // it could not be restored
     if (const auto known = state.leases().find(lease.value);
         known != state.leases().end() && !known->second.removed()) {
@@ -178,6 +183,7 @@ absl::Status Recovery::Run(const Journal::Opened& found, const LeaseStore::Found
   for (const auto& [id, session] : found.state.sessions()) {
     LGPU_RETURN_IF_ERROR(RestoreSession(found.state, session, chunks[id], restored));
   }
+  parts_.leases.RestoreSuspensions();
   leases.KeepOthersInFile();
   // Only now: a lease ends with its last known session, and sessions restored later may be of that lease.
   parts_.leases.EndUnused();

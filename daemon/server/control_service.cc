@@ -304,6 +304,25 @@ grpc::ServerUnaryReactor* ControlService::RemoveLease(Context* context, const v1
                 });
 }
 
+grpc::ServerUnaryReactor* ControlService::SuspendLease(Context* context,
+                                                       const v1::SuspendLeaseRequest* request,
+                                                       v1::SuspendLeaseResponse* response) {
+  return Answer(*room_.waiting_calls, context, response, [this, request](const Caller& caller) {
+    return parts_.suspender.Suspend(caller, request->lease());
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::ResumeLease(Context* context, const v1::ResumeLeaseRequest* request,
+                                                      v1::ResumeLeaseResponse* response) {
+  return Answer(*room_.waiting_calls, context, response, [this, context, request](const Caller& caller) {
+    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);
+    const auto longest = static_cast<std::uint64_t>(kLongest.count());
+    const auto wait = std::chrono::milliseconds(std::min<std::uint64_t>(request->wait_ms(), longest));
+    return parts_.suspender.Resume(caller, request->lease(), Clock::now() + wait,
+                                   [context] { return context->IsCancelled(); });
+  });
+}
+
 grpc::ServerUnaryReactor* ControlService::OpenLeaseDirectory(Context* context,
                                                              const v1::OpenLeaseDirectoryRequest* request,
                                                              v1::OpenLeaseDirectoryResponse* response) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/leases/lease_suspender.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/server/call_pool.h"
 #include "daemon/server/diagnosis.h"
@@ -54,6 +55,7 @@ class ControlService final : public v1::Control::CallbackService {
     const StatsReporter& stats;
     const Diagnostician& diagnostician;
     MemorySnapshots& snapshots;
+    LeaseSuspender& suspender;
     bool simulated = false;
     /// Makes the directory of a lease, or finds it made; its path.
     std::function<absl::StatusOr<std::string>(const LeaseTable::WithDirectory&)> open_directory = {};
@@ -75,6 +77,8 @@ class ControlService final : public v1::Control::CallbackService {
   Unary* ListLeases(Context*, const v1::ListLeasesRequest*, v1::ListLeasesResponse*) override;
   Unary* ResizeLease(Context*, const v1::ResizeLeaseRequest*, v1::Lease*) override;
   Unary* RemoveLease(Context*, const v1::RemoveLeaseRequest*, v1::RemoveLeaseResponse*) override;
+  Unary* SuspendLease(Context*, const v1::SuspendLeaseRequest*, v1::SuspendLeaseResponse*) override;
+  Unary* ResumeLease(Context*, const v1::ResumeLeaseRequest*, v1::ResumeLeaseResponse*) override;
   grpc::ServerWriteReactor<v1::LeaseTrim>* TrimLeases(Context*, const v1::TrimLeasesRequest*) override;
   Unary* OpenLeaseDirectory(Context*, const v1::OpenLeaseDirectoryRequest*,
                             v1::OpenLeaseDirectoryResponse*) override;

@@ -43,6 +43,7 @@ void Session::Run() {
         absl::StrCat("pid ", peer_.credentials.pid, " ended, or lost lgpud, before it had told its blocks")));
     services_.budget.Forget(peer_.id);
     services_.reclaimer.Unwatch(*state_);
+    if (services_.suspender != nullptr) services_.suspender->RunnerGone(peer_.id);
     ReleaseInFlight();
     if (end_ == End::kLost && stop_.load() && services_.outlives_daemon && state_->lease()) {
       end_ = End::kLeft;  // cut off by the stop, in the middle of an answer: the next daemon decides on its
@@ -102,6 +103,7 @@ void Session::Serve() {
       if (end_ == End::kNone) AnswerWaiting();
       SendTrims();
       SendReleases();
+      SendSuspends();
       if (!gone_since_ && state_->process().IsGone()) gone_since_ = turn_;
     }
     const bool last_frames = readable && (!gone_since_ || turn_ - *gone_since_ < kLastFrames);
@@ -201,6 +203,9 @@ void Session::Dispatch(const v1::Frame& frame) {
       break;
     case v1::Frame::kReleased:
       HandleReleased(frame.released());
+      break;
+    case v1::Frame::kSuspended:
+      HandleSuspended(frame.suspended());
       break;
     case v1::Frame::kSnapshotPage:
       HandleSnapshotPage(frame.snapshot_page());

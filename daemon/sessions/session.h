@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "base/process.h"
 #include "daemon/leases/ids.h"
+#include "daemon/leases/lease_suspender.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/reclaimer.h"
 #include "daemon/server/event_log.h"
@@ -40,7 +41,8 @@ struct SessionServices {
   Reclaimer& reclaimer;
   LogLimit& log_limit;           // of the lines that bad frames and refused connections cause
   bool outlives_daemon = false;  // there is a journal: a later daemon takes sessions up that this one leaves
-  GrantTimes* grant_times = nullptr;  // may be left out
+  GrantTimes* grant_times = nullptr;    // may be left out
+  LeaseSuspender* suspender = nullptr;  // may be left out
 };
 
 /// A Session serves one connection of the session socket, on one thread of its own: it receives and sends
@@ -121,6 +123,11 @@ class Session {
   void HandleReleased(const v1::Released& released);
   /// Tells the client that a request may wait longer than it asked for.
   void TellLongerWait(Waiting& waiting);
+
+  // session_suspends.cc: programs of leases that are suspended.
+  static bool Suspends(const v1::Hello& hello, std::uint32_t version);
+  void SendSuspends();
+  void HandleSuspended(const v1::Suspended& suspended);
 
   // session_charges.cc: memory that a program takes from the driver itself.
   void HandleCharge(const v1::Charge& request);

@@ -95,7 +95,8 @@ absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
                                   .command = CleanCommand(hello.command(), peer_.credentials.pid),
                                   .token = std::move(token),
                                   .protocol_version = version,
-                                  .answers_snapshots = AnswersSnapshots(hello, version)};
+                                  .answers_snapshots = AnswersSnapshots(hello, version),
+                                  .suspends = Suspends(hello, version)};
   state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
                                           std::move(stats_page), std::move(client_page));
   services_.broker.AddSession(peer_.id, SpecFor(hello, version));

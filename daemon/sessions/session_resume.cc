@@ -59,6 +59,8 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   SessionState::Identity identity = absent->identity();
   identity.protocol_version = version;
   identity.answers_snapshots = AnswersSnapshots(hello, version);
+  identity.suspends = Suspends(hello, version);
+  identity.has_suspended = identity.suspends && hello.has_suspended();
   identity.earlier_pages = absent->pages();  // also of attempts that failed
   // The client maps one of them. All must be known: a client that maps none of them counts as closed.
   constexpr std::size_t kMostEarlierPages = 64;
@@ -116,6 +118,9 @@ void Session::FinishAttesting() {
   unheard_ = true;
   state_->placements().BeginWithLastLap();
   services_.leases.SessionBack(*state_);
+  if (services_.suspender != nullptr && state_->identity().has_suspended) {
+    services_.suspender->RunnerBack(*state_);
+  }
 }
 
 void Session::GoAbsent() {

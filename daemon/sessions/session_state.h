@@ -42,6 +42,8 @@ class SessionState {
     bool pages_unknown = false;          // there were too many of them
     std::uint32_t protocol_version = 0;  // 0: not connected to this daemon yet
     bool answers_snapshots = false;
+    bool suspends = false;       // it moves programs of its lease that it started
+    bool has_suspended = false;  // some of them were in host memory when it connected
   };
 
   SessionState(Identity identity, Process process, std::shared_ptr<Waker> waker,

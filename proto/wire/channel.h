@@ -36,6 +36,7 @@ struct Protocol {
   static constexpr std::uint32_t kSnapshotVersion = 4;  // from here on a client can answer Snapshot
   static constexpr std::uint32_t kWithdrawVersion = 5;  // from here on a daemon knows Withdraw
   static constexpr std::uint32_t kGiveWayVersion = 5;  // from here on a client knows StillWaiting and Release
+  static constexpr std::uint64_t kMostMoreMs = 3'600'000;  // of StillWaiting; what is above counts as this
   static constexpr std::size_t kMaxFrameBytes = 64 * 1024;
   static constexpr std::size_t kMaxFdsPerFrame = 253;  // SCM_MAX_FD of the kernel
   static constexpr std::size_t kMaxReturnChunks = 4096;

@@ -37,6 +37,8 @@ TEST(ControlMethodsTest, AreThoseOfTheService) {
   Expect(kListLeases);
   Expect(kResizeLease);
   Expect(kRemoveLease);
+  Expect(kSuspendLease);
+  Expect(kResumeLease);
   Expect(kTrimLeases);
   Expect(kOpenLeaseDirectory);
   Expect(kGetStats);
@@ -45,7 +47,7 @@ TEST(ControlMethodsTest, AreThoseOfTheService) {
   Expect(kWatchPlacements);
   Expect(kWatchEvents);
   Expect(kDiagnose);
-  EXPECT_EQ(Service().method_count(), 17)
+  EXPECT_EQ(Service().method_count(), 19)
       << "a new method of the service has no place in cli/control_methods.h";
 }
 

@@ -13,6 +13,7 @@
 //   --driver VERSION      11040 is CUDA 11.4
 //   --fail CALL=RESULT    every such call fails
 //   --hold kernels        kernels never end
+//   --checkpoint FAULT    of the checkpoint calls: lock-kills, lock-hangs, restore-hangs, refuses-shared
 //   --rules off           for programs that are not lgpu's
 
 #include <cstdio>
@@ -33,6 +34,8 @@ int main(int argc, char** argv) {
                                                      {"--context-step", &card.context_step},
                                                      {"--first-module", &card.first_module},
                                                      {"--first-create", &card.first_create}};
+  std::map<std::string, bool> checkpoint_faults = {
+      {"lock-kills", false}, {"lock-hangs", false}, {"restore-hangs", false}, {"refuses-shared", false}};
   int driver = 0;
   int nvml_late = 0;
   bool pageable = false;
@@ -61,6 +64,10 @@ int main(int argc, char** argv) {
       faults.push_back(fault);
     } else if (option == "--hold") {
       hold = std::string(argv[at + 1]) == "kernels";
+    } else if (option == "--checkpoint") {
+      const auto fault_of = checkpoint_faults.find(argv[at + 1]);
+      if (fault_of == checkpoint_faults.end()) break;
+      fault_of->second = true;
     } else if (option == "--rules") {
       any_program = std::string(argv[at + 1]) == "off";
     } else {
@@ -71,8 +78,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr,
                  "usage: fake_cuda_run [--cards N] [--memory SIZE] [--context SIZE] [--context-step SIZE] "
                  "[--first-module SIZE] [--first-create SIZE] [--nvml-late N] [--pageable on] [--peers on] "
-                 "[--driver VERSION] [--fail CALL=RESULT] [--hold kernels] [--rules off] -- "
-                 "PROGRAM [ARGUMENT ...]\n");
+                 "[--driver VERSION] [--fail CALL=RESULT] [--hold kernels] [--checkpoint FAULT] "
+                 "[--rules off] -- PROGRAM [ARGUMENT ...]\n");
     return 2;
   }
   FakeMachine machine(std::vector<FakeMachine::CardOptions>(static_cast<std::size_t>(cards), card));
@@ -82,6 +89,10 @@ int main(int argc, char** argv) {
   machine.state().peers = peers;
   machine.state().hold_kernels = hold;
   machine.state().any_program = any_program;
+  machine.state().lock_kills = checkpoint_faults["lock-kills"];
+  machine.state().lock_hangs = checkpoint_faults["lock-hangs"];
+  machine.state().restore_hangs = checkpoint_faults["restore-hangs"];
+  machine.state().checkpoint_refuses_shared = checkpoint_faults["refuses-shared"];
   for (const std::string& fault : faults) {
     const std::size_t equals = fault.find('=');
     machine.FailCall(fault.substr(0, equals), std::atoi(fault.c_str() + equals + 1), 0, -1);

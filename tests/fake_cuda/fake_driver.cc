@@ -11,38 +11,53 @@
 
 #include "lgpu/visibility.h"
 #include "tests/fake_cuda/fake_calls.h"
+#include "tests/fake_cuda/fake_checkpoint.h"
 #include "tests/fake_cuda/fake_libraries.h"
 
 namespace lgpu::fake_cuda {
 
-CUresult Enter(Call& call) {
+Inside::Inside() : result_(Enter()) {}
+
+Inside::Inside(Call& call) : result_(Enter()) {
+  Process& process = Process::This();
+  if (result_ == CUDA_ERROR_NOT_INITIALIZED) {
+    // cuda.h: every call but cuInit gives NOT_INITIALIZED before cuInit. A driver that was started does not
+    // work in forked children.
+    process.Break(process.pid == 0 ? "call-before-init" : "call-after-fork", call.name);
+  }
+  if (result_ != CUDA_SUCCESS) return;
+  CountCall(*process.file, call);
+  if (!process.file->state().has_faults) return;
+  const StateFile::Lock lock(*process.file);
+  result_ = static_cast<CUresult>(process.file->TakeFault(call.name));
+}
+
+Inside::~Inside() {
+  if (is_counted_) Process::This().gate.Leave();
+}
+
+CUresult Inside::Enter() {
   Process& process = Process::This();
   if (process.file == nullptr) return CUDA_ERROR_NO_DEVICE;
-  if (process.pid == 0) {
-    // cuda.h: every call but cuInit gives NOT_INITIALIZED before cuInit.
-    process.Break("call-before-init", call.name);
-    return CUDA_ERROR_NOT_INITIALIZED;
-  }
-  if (process.epoch.IsForked()) {
-    // A driver that was started does not work in forked children.
-    process.Break("call-after-fork", call.name);
-    return CUDA_ERROR_NOT_INITIALIZED;
-  }
-  State& state = process.file->state();
+  if (process.pid == 0 || process.epoch.IsForked()) return CUDA_ERROR_NOT_INITIALIZED;
+  process.gate.Enter();
+  is_counted_ = true;
+  return CUDA_SUCCESS;
+}
+
+void CountCall(StateFile& file, Call& call) {
   int index = call.index;
   if (index < 0) {
-    const StateFile::Lock lock(*process.file);
-    call.index = index = process.file->IndexOfCall(call.name);
+    const StateFile::Lock lock(file);
+    call.index = index = file.IndexOfCall(call.name);
   }
-  ++state.calls[index].count;
-  if (!state.has_faults) return CUDA_SUCCESS;
-  const StateFile::Lock lock(*process.file);
-  return static_cast<CUresult>(process.file->TakeFault(call.name));
+  ++file.state().calls[index].count;
 }
 
 int EnterLibrary(const char* name) {
   Call call{name};
-  if (const CUresult entered = Enter(call); entered != CUDA_SUCCESS) return static_cast<int>(entered);
+  const Inside inside(call);
+  if (inside.result() != CUDA_SUCCESS) return static_cast<int>(inside.result());
   Process& process = Process::This();
   const std::lock_guard lock(process.mutex);
   Context* context = nullptr;
@@ -111,6 +126,7 @@ FAKE_EXPORT CUresult cuInit(unsigned flags) {
   if (process.cards.empty()) return CUDA_ERROR_NO_DEVICE;
   process.pid = ::getpid();
   process.epoch = lgpu::ProcessEpoch();
+  ServeCheckpoints(process);
   return CUDA_SUCCESS;
 }
 

@@ -119,6 +119,15 @@ int FakeMachine::ContextsCreated(int pid) {
   return 0;
 }
 
+std::optional<FakeMachine::Suspended> FakeMachine::CheckpointsOf(int pid) {
+  const StateFile::Lock lock(*view_);
+  for (const CheckpointTarget& target : state_->targets) {
+    if (target.pid != pid) continue;
+    return Suspended{target.state, target.checkpoints, target.restores};
+  }
+  return std::nullopt;
+}
+
 std::vector<Violation> FakeMachine::TakeViolations() {
   const StateFile::Lock lock(*view_);
   std::vector<Violation> violations(state_->violations, state_->violations + state_->violation_count);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,12 @@ class FakeMachine {
   /// How many contexts a process ever made.
   int ContextsCreated(int pid);
   std::vector<Violation> TakeViolations();
+  /// A process as the checkpoint calls know it, also after its end: its last state then.
+  struct Suspended {
+    int state = 0;  // CUprocessState
+    int checkpoints = 0, restores = 0;
+  };
+  std::optional<Suspended> CheckpointsOf(int pid);
 
  private:
   UniqueFd state_fd_;

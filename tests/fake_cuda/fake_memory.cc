@@ -117,6 +117,7 @@ FAKE_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericA
       ::lseek(fd.get(), static_cast<off_t>(found->memory->offset), SEEK_SET) < 0) {
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
+  found->memory->is_shared = true;
   ::fcntl(fd.get(), F_SETFD, 0);  // whether the driver's is closed on exec is not documented
   *static_cast<int*>(shareable) = fd.Release();
   return CUDA_SUCCESS;
@@ -145,6 +146,7 @@ FAKE_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
     allocation = Allocation::Hold(memory.get(), *slot);
   }
   if (allocation == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
+  allocation->is_shared = true;
   *handle = AddHandle(process, std::move(allocation));
   return CUDA_SUCCESS;
 }

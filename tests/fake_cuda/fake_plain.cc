@@ -41,7 +41,8 @@ CUresult AllocatePlain(Process& process, Context* context, std::uint64_t bytes, 
 
 CUresult AllocateHost(void** address, std::size_t size, unsigned flags, const char* name) {
   static Call call{"cuMemHostAlloc"};
-  if (const CUresult entered = Enter(call); entered != CUDA_SUCCESS) return entered;
+  const Inside inside(call);
+  if (inside.result() != CUDA_SUCCESS) return inside.result();
   Process& process = Process::This();
   const std::lock_guard lock(process.mutex);
   Context* context = nullptr;
@@ -206,6 +207,7 @@ FAKE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr addre
   const std::shared_ptr<Allocation> memory = piece->second.blocks != nullptr
                                                  ? piece->second.blocks->Find(piece->first, &start)
                                                  : process.mappings[start].memory;
+  memory->is_shared = true;
   const SharedPiece shared{memory->offset, piece->first - start, piece->second.bytes, memory->card};
   std::memset(handle, 0, sizeof(*handle));
   std::memcpy(handle, &shared, sizeof(shared));
@@ -237,6 +239,7 @@ FAKE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
       return CUDA_ERROR_INVALID_HANDLE;
     }
     memory = Allocation::Hold(file.get(), *slot);
+    if (memory != nullptr) memory->is_shared = true;
   }
   const CUdeviceptr start = memory == nullptr ? 0 : MapMemory(process, std::move(memory), SeenBy::kDevice);
   if (start == 0) return CUDA_ERROR_MAP_FAILED;

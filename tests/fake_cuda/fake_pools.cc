@@ -71,7 +71,8 @@ CUresult AllocateFrom(Process& process, Pool& pool, std::uint64_t bytes, CUdevic
 CUresult Allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool handle, CUstream stream_handle,
                   bool is_current) {
   static Call call{"cuMemAllocAsync"};
-  if (const CUresult entered = Enter(call); entered != CUDA_SUCCESS) return entered;
+  const Inside inside(call);
+  if (inside.result() != CUDA_SUCCESS) return inside.result();
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Process& process = Process::This();
   const std::lock_guard lock(process.mutex);

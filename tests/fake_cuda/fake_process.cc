@@ -14,16 +14,71 @@
 #include "tests/fake_cuda/fake_pools.h"
 
 namespace lgpu::fake_cuda {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::set<Allocation*> allocations;
+};
+
+Registry& TheRegistry() {
+  static auto* const registry = new Registry;
+  return *registry;
+}
+
+}  // namespace
 
 std::shared_ptr<Allocation> Allocation::Hold(int memory, const Slot& slot) {
   void* const data = ::mmap(nullptr, slot.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory,
                             static_cast<off_t>(slot.offset));
   if (data == MAP_FAILED) return nullptr;
   ::madvise(data, slot.bytes, MADV_DONTFORK);
-  return std::shared_ptr<Allocation>(new Allocation(slot.card, slot, static_cast<char*>(data)));
+  return std::shared_ptr<Allocation>(new Allocation(slot, static_cast<char*>(data)));
 }
 
-Allocation::~Allocation() { ::munmap(data, bytes); }
+std::vector<Allocation*> Allocation::All() {
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
+  return {registry.allocations.begin(), registry.allocations.end()};
+}
+
+Allocation::Allocation(const Slot& slot, char* address)
+    : card(slot.card),
+      offset(slot.offset),
+      bytes(slot.bytes),
+      data(address),
+      is_context(slot.is_context),
+      is_on_card(slot.charged != 0) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
+  registry.allocations.insert(this);
+}
+
+Allocation::~Allocation() {
+  {
+    Registry& registry = TheRegistry();
+    const std::lock_guard lock(registry.mutex);
+    registry.allocations.erase(this);
+  }
+  ::munmap(data, bytes);
+}
+
+void Gate::Enter() {
+  std::uint32_t seen = inside_.load();
+  while (true) {
+    if ((seen & kShut) != 0) {
+      inside_.wait(seen);
+      seen = inside_.load();
+    } else if (inside_.compare_exchange_weak(seen, seen + 1)) {
+      return;
+    }
+  }
+}
+
+void Gate::Open() {
+  inside_.fetch_and(~kShut);
+  inside_.notify_all();
+}
 
 void Completion::Set() {
   const std::lock_guard lock(mutex);

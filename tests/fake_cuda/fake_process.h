@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -31,17 +32,21 @@ class Allocation {
  public:
   /// `memory` is an open file of the card's that has the range locked.
   static std::shared_ptr<Allocation> Hold(int memory, const Slot& slot);
+  /// All of this process.
+  static std::vector<Allocation*> All();
   ~Allocation();
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
 
   const int card;
-  const std::uint64_t offset, bytes;
+  std::uint64_t offset;  // changes when the process is suspended and comes back
+  const std::uint64_t bytes;
   char* const data;
+  const bool is_context, is_on_card;
+  bool is_shared = false;  // exported, or imported
 
  private:
-  Allocation(int card_index, const Slot& slot, char* address)
-      : card(card_index), offset(slot.offset), bytes(slot.bytes), data(address) {}
+  Allocation(const Slot& slot, char* address);
 };
 
 /// A range of device memory that a piece of work touches.
@@ -176,10 +181,27 @@ struct Piece {
   int opened = 1;                       // how often, of imported memory
 };
 
-/// Everything that a process has of the driver. `mutex` guards all of it but `file`.
+/// The gate through which calls of the driver go. It is shut while the process is locked: calls wait then.
+class Gate {
+ public:
+  /// Waits while it is shut.
+  void Enter();
+  void Leave() { inside_.fetch_sub(1); }
+  /// Does not wait for calls that are inside.
+  void Shut() { inside_.fetch_or(kShut); }
+  void Open();
+  bool IsEmpty() const { return (inside_ & ~kShut) == 0; }
+
+ private:
+  static constexpr std::uint32_t kShut = std::uint32_t{1} << 31;
+  std::atomic<std::uint32_t> inside_ = 0;  // how many calls are inside, and kShut
+};
+
+/// Everything that a process has of the driver. `mutex` guards all of it but `file` and `gate`.
 struct Process {
   std::mutex mutex;
-  StateFile* file = nullptr;                            // null: no GPU here
+  StateFile* file = nullptr;  // null: no GPU here
+  Gate gate;
   ProcessEpoch epoch;                                   // of cuInit
   int pid = 0;                                          // that called cuInit; 0: none yet
   std::vector<int> cards;                               // by CUDA's ordinal

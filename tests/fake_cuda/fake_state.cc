@@ -188,9 +188,9 @@ int StateFile::IndexOfCall(std::string_view call) {
   return 0;
 }
 
-int StateFile::TakeFault(std::string_view call) {
+int StateFile::TakeFault(std::string_view call, std::int32_t of) {
   for (Fault& fault : state_->faults) {
-    if (call != fault.call || (fault.pid != 0 && fault.pid != pid())) continue;
+    if (call != fault.call || (fault.pid != 0 && fault.pid != of)) continue;
     if (fault.skip > 0) {
       --fault.skip;
       return 0;

@@ -71,6 +71,23 @@ struct ProcessContexts {
   std::uint32_t created, live;
 };
 
+/// A process that has started the driver, for the checkpoint calls of other processes: fake_checkpoint.h.
+/// Process ids are those of its own pid namespace, as cuda.h's calls take them.
+struct CheckpointTarget {
+  enum class Request : std::int32_t { kNone, kState, kLock, kCheckpoint, kRestore, kUnlock };
+
+  std::int32_t pid;                    // 0: no process
+  std::int32_t thread;                 // that serves the requests: an entry lives as long as it
+  std::uint64_t pid_namespace;         // its inode
+  std::int32_t state;                  // CUprocessState; of a process that has ended: its last one
+  std::int32_t checkpoints, restores;  // that succeeded
+  Request request;
+  std::int64_t give_up_at;           // of kLock, in ns of the steady clock; 0: never
+  std::int32_t results[8];           // of the last answers
+  std::atomic<std::uint32_t> asked;  // counts requests: there is one at a time
+  std::atomic<std::uint32_t> answered;
+};
+
 struct CallCount {
   char call[48];
   std::atomic<std::uint64_t> count;
@@ -101,12 +118,19 @@ struct State {
   std::atomic<std::uint64_t> array_row_unit;     // bytes to which rows of arrays are padded; 0: 128
   std::atomic<std::uint64_t> array_rows_unit;    // rows to which the height is padded; 0: 1
   std::atomic<bool> has_faults;
+  // Faults of the checkpoint calls, as public threads report them. A test may change them at any time.
+  std::atomic<bool> lock_kills;                    // the target dies of SIGSEGV
+  std::atomic<bool> lock_hangs;                    // while it is true; the target runs on
+  std::atomic<bool> restore_hangs;                 // while it is true
+  std::atomic<bool> checkpoint_refuses_shared;     // exported and imported memory
+  std::atomic<std::int32_t> checkpoint_faults_of;  // these are faults of one target only; 0: of all
   // The rest is guarded by the lock of the file (StateFile::Lock).
   Card cards[kMaxCards];
   Slot slots[kMaxSlots];
   Fault faults[kMaxFaults];
   ProcessContexts processes[kMaxProcesses];
   CallCount calls[kMaxCalls];
+  CheckpointTarget targets[kMaxProcesses];
   std::int32_t violation_count;
   Violation violations[kMaxViolations];
 };
@@ -151,8 +175,9 @@ class StateFile {
   void AddViolation(std::string_view rule, const std::string& text);
   /// The place of a call in State::calls, from its first use on.
   int IndexOfCall(std::string_view call);
-  /// The result of a call that a test wants to fail, or 0.
-  int TakeFault(std::string_view call);
+  /// The result of a call that a test wants to fail, or 0. `of`: the process whose faults count.
+  int TakeFault(std::string_view call) { return TakeFault(call, pid()); }
+  int TakeFault(std::string_view call, std::int32_t of);
   ProcessContexts& ContextsOfThisProcess();
 
   /// Locks an allocation's range for as long as the open file `memory` lives.

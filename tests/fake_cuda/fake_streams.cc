@@ -49,6 +49,8 @@ char* ReachLater(const Touch& touch, int card, const char* call) {
 }
 
 CUresult QueueLibraryWork(CUstream handle, LibraryWork work, const char* call) {
+  const Inside inside;
+  if (inside.result() != CUDA_SUCCESS) return inside.result();
   Process& process = Process::This();
   const std::lock_guard lock(process.mutex);
   std::shared_ptr<Stream> stream;

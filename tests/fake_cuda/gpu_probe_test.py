@@ -87,7 +87,14 @@ def main():
     old_toolkit = "without green contexts" in str(out["e14"]["8"]["made"])
     expect("e14", old_toolkit or (out["e14"]["8"]["made"] == {"multiprocessors": 8} and
                                   out["e14"]["64"]["alone"]["fills_per_ms"] > 0))
-    expect("e16", "cuCheckpointProcessLock gave 801" in str(out["e16"]["exportable"]["lock"]))  # not supported
+    for case in ("allocated", "exportable", "imported"):
+        found = out["e16"][case]
+        expect(f"e16 {case}", found["pattern"] == {"same": 1} and found["used_at_the_end"] == found["used_before"] and
+               not found["answer_while_suspended"] and found["nvml_process_then"] == "not listed")
+    expect("e16 memory while suspended", out["e16"]["allocated"]["used_then"] == 0)
+    without_room = out["e16"]["without_room"]
+    expect("e16 without room", "Restore gave 2" in without_room["restore_without_room"] and
+           "Restore gave 304" in without_room["restore"])
     faults(run, probe, expect)
     sizes_at_run_time(run, probe, expect)
     only_the_machine(run, probe, expect)

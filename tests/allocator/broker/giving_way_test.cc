@@ -79,7 +79,7 @@ TEST_F(GivingWayTest, AnIdleLeaseIsAskedAndTheRequestWaitsLongerThanItAskedFor) 
   EXPECT_EQ(orders[0].limit, waiting_.give_way_wait);
   EXPECT_TRUE(giving_way_.TakeOrders(Runner(0)).empty());
   Pass(seconds(20));
-  EXPECT_TRUE(Continue(bob.id).answer.wait) << "it waits while somebody gives way";
+  EXPECT_TRUE(Continue(bob.id).answer.wait) << "the request waits while a lease gives way";
   Free(chunk);
   EXPECT_TRUE(Continue(bob.id).making);
   EXPECT_FALSE(giving_way_.HasHead(card_));

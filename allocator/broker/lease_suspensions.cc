@@ -1,0 +1,284 @@
+#include "allocator/broker/lease_suspensions.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/broker/broker_core.h"
+#include "base/check.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+std::vector<LogicalId> DevicesOf(const BrokerTables& tables, LeaseKey lease) {
+  std::vector<LogicalId> found;
+  for (const auto& [id, device] : tables.devices) {
+    if (device.spec.lease == lease && !device.removed) found.push_back(id);
+  }
+  return found;
+}
+
+// The sessions whose processes are suspended: those with memory of a card.
+std::vector<SessionId> ParkedSessions(const BrokerTables& tables, LeaseKey lease) {
+  std::vector<SessionId> found;
+  for (const SessionId id : tables.SessionsOf(lease)) {
+    const SessionEntry& session = tables.sessions.at(id);
+    const bool has_any = std::any_of(session.charges.begin(), session.charges.end(), [](const auto& entry) {
+      return !entry.second.leaving && (!entry.second.lent.is_zero() || !entry.second.parked.lent.is_zero());
+    });
+    if (has_any) found.push_back(id);
+  }
+  return found;
+}
+
+absl::Status CheckDevices(const BrokerTables& tables, LeaseKey lease) {
+  const std::vector<LogicalId> devices = DevicesOf(tables, lease);
+  if (devices.empty()) return absl::FailedPreconditionError("the lease has no logical devices");
+  for (const LogicalId id : devices) {
+    const DeviceEntry& device = tables.devices.at(id);
+    if (!device.spec.preallocate) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(device.spec.device_name,
+                     " is preallocated: its memory stays the lease's, and nothing would be free for others"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSession(const SessionEntry& session) {
+  const std::string who = absl::StrCat("process ", session.pid);
+  if (!session.chunks.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, " has memory through liblgpu: only unmodified programs can be suspended"));
+  }
+  for (const auto& [card, charge] : session.charges) {
+    if (charge.leaving && !charge.held.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(who, " is ending, and its memory is on its way back"));
+    }
+    if (charge.leaving || charge.lent.is_zero()) continue;
+    if (session.allowances == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(who, " has not come back to this lgpud yet; try again in a moment"));
+    }
+    if (!session.waits_longer) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(who, " was started with an older lgpu, which would not wait; start it again"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LeaseSuspensions::CheckMayBegin(LeaseKey lease) const {
+  core_.mutex.AssertHeld();
+  const BrokerTables& tables = core_.tables;
+  if (const auto found = tables.suspensions.find(lease); found != tables.suspensions.end()) {
+    return absl::FailedPreconditionError(found->second.is_parked
+                                             ? "the lease is suspended already"
+                                             : "the lease is being suspended or resumed already");
+  }
+  LGPU_RETURN_IF_ERROR(CheckDevices(tables, lease));
+  for (const SessionId id : tables.SessionsOf(lease)) {
+    LGPU_RETURN_IF_ERROR(CheckSession(tables.sessions.at(id)));
+  }
+  for (const LogicalId id : DevicesOf(tables, lease)) {
+    if (tables.devices.at(id).booked.is_zero()) continue;
+    return absl::FailedPreconditionError("the lease is getting memory through liblgpu now");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LeaseSuspensions::Begin(LeaseKey lease) {
+  BrokerLock lock(core_);
+  LGPU_RETURN_IF_ERROR(CheckMayBegin(lease));
+  BrokerTables& tables = core_.tables;
+  tables.suspensions[lease];
+  std::set<CardId> touched;
+  for (auto& [id, waiter] : core_.waiting.waiters) {
+    if (!waiter.spec.session || !waiter.Waits()) continue;
+    if (tables.sessions.at(waiter.spec.session).lease != lease) continue;
+    core_.admission.HoldBack(id, waiter);
+    touched.insert(waiter.card);
+  }
+  for (const LogicalId device : DevicesOf(tables, lease)) {
+    const CardId card = tables.CardOf(device);
+    if (core_.charges.TakeAllowances(card, lease)) touched.insert(card);
+  }
+  for (const CardId card : touched) core_.scheduler.Serve(card);
+  return absl::OkStatus();
+}
+
+std::vector<LeaseSuspensions::Charge> LeaseSuspensions::Charges(LeaseKey lease) const {
+  std::vector<Charge> charges;
+  BrokerLock lock(core_);
+  for (const SessionId id : ParkedSessions(core_.tables, lease)) {
+    for (const auto& [card, charge] : core_.tables.sessions.at(id).charges) {
+      if (charge.leaving) continue;
+      const auto& held = charge.parked.lent.is_zero() ? charge.held : charge.parked.held;
+      for (const auto& [device, bytes] : held) {
+        charges.push_back({.session = id, .device = device, .bytes = bytes});
+      }
+    }
+  }
+  return charges;
+}
+
+void LeaseSuspensions::DropGuarantees(LeaseKey lease) {
+  core_.mutex.AssertHeld();
+  Suspension& suspension = core_.tables.suspensions.at(lease);
+  for (const LogicalId device : DevicesOf(core_.tables, lease)) {
+    const Ledger::LogicalView view = core_.tables.ledger.View(device);
+    suspension.guarantees[device] = std::min(view.guarantee, view.limit);
+    LGPU_CHECK(core_.tables.ledger.Resize(device, {.limit = view.limit, .guarantee = Bytes()}).ok());
+  }
+}
+
+Bytes LeaseSuspensions::Park(LeaseKey lease) {
+  BrokerLock lock(core_);
+  BrokerTables& tables = core_.tables;
+  const auto found = tables.suspensions.find(lease);
+  if (found == tables.suspensions.end() || found->second.is_parked) return Bytes();
+  Suspension& suspension = found->second;
+  suspension.is_parked = true;
+  std::map<CardId, Bytes> left;  // what the programs have given up
+  for (const SessionId id : ParkedSessions(tables, lease)) {
+    SessionEntry& session = tables.sessions.at(id);
+    for (auto& [card, charge] : session.charges) {
+      left[card] += charge.HeldInAll();
+      core_.charges.Park(id, card);
+    }
+    for (const CardId card : session.on_cards) {
+      suspension.overheads[{card, session.pid}] = core_.overheads.WantedBy(session.pid, card);
+    }
+    for (const CardId card : core_.overheads.Refund(session)) left[card] += Bytes();
+  }
+  DropGuarantees(lease);
+  core_.charges.LogLess();
+  for (const auto& [card, bytes] : left) {
+    // The next report tells how much of it the card has back.
+    if (core_.overheads.OutsidersOf(card) != nullptr) {
+      Bytes foreign = tables.ledger.View(card).foreign + bytes;
+      for (const auto& [of, overhead] : suspension.overheads) {
+        if (of.first == card) foreign += overhead;
+      }
+      tables.ledger.SetForeign(card, foreign);
+    }
+    core_.scheduler.Serve(card);
+  }
+  return ParkedOf(lease);
+}
+
+std::map<CardId, Bytes> LeaseSuspensions::NeedLocked(LeaseKey lease) const {
+  core_.mutex.AssertHeld();
+  const BrokerTables& tables = core_.tables;
+  std::map<LogicalId, Bytes> parked;
+  for (const SessionId id : ParkedSessions(tables, lease)) {
+    for (const auto& [card, charge] : tables.sessions.at(id).charges) {
+      for (const auto& [device, bytes] : charge.parked.held) parked[device] += bytes;
+    }
+  }
+  const Suspension& suspension = tables.suspensions.at(lease);
+  std::map<CardId, Bytes> need;
+  for (const auto& [device, guarantee] : suspension.guarantees) {
+    const CardId card = tables.CardOf(device);
+    const Bytes held = tables.ledger.View(device).held();
+    const Bytes all = std::max(RoundUp(guarantee, tables.GranuleOf(card)), held + parked[device]);
+    need[card] += SaturatingSub(all, held);
+  }
+  for (const auto& [of, bytes] : suspension.overheads) {
+    need[of.first] += RoundUp(bytes, tables.GranuleOf(of.first));
+  }
+  std::erase_if(need, [](const auto& entry) { return entry.second.is_zero(); });
+  return need;
+}
+
+std::map<CardId, Bytes> LeaseSuspensions::NeedOf(LeaseKey lease) const {
+  BrokerLock lock(core_);
+  const auto found = core_.tables.suspensions.find(lease);
+  if (found == core_.tables.suspensions.end() || !found->second.is_parked) return {};
+  return NeedLocked(lease);
+}
+
+absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId> rooms) {
+  BrokerLock lock(core_);
+  BrokerTables& tables = core_.tables;
+  const auto found = tables.suspensions.find(lease);
+  if (found == tables.suspensions.end() || !found->second.is_parked) {
+    return absl::FailedPreconditionError("the lease is not suspended");
+  }
+  for (const WaiterId room : rooms) core_.guarantees.Free(room);
+  const std::map<CardId, Bytes> need = NeedLocked(lease);
+  for (const auto& [card, bytes] : need) {
+    const Bytes free = tables.ledger.View(card).free();
+    if (bytes <= free) continue;
+    return absl::ResourceExhaustedError(absl::StrCat("GPU ", tables.cards.at(card).index, " has ",
+                                                     FormatBytes(free), " free, and the lease needs ",
+                                                     FormatBytes(bytes)));
+  }
+  Suspension& suspension = found->second;
+  suspension.is_parked = false;
+  for (const auto& [device, guarantee] : std::exchange(suspension.guarantees, {})) {
+    const Bytes limit = tables.ledger.View(device).limit;
+    LGPU_CHECK(tables.ledger.Resize(device, {.limit = limit, .guarantee = guarantee}).ok());
+  }
+  for (const SessionId id : ParkedSessions(tables, lease)) {
+    SessionEntry& session = tables.sessions.at(id);
+    for (auto& [card, charge] : session.charges) core_.charges.Unpark(id, card);
+    core_.overheads.Charge(session);
+    for (const CardId card : session.on_cards) {
+      const auto overhead = suspension.overheads.find({card, session.pid});
+      if (overhead != suspension.overheads.end()) {
+        core_.overheads.Expect(session.pid, card, overhead->second);
+      }
+    }
+  }
+  suspension.overheads.clear();
+  return absl::OkStatus();
+}
+
+void LeaseSuspensions::End(LeaseKey lease) {
+  BrokerLock lock(core_);
+  const auto found = core_.tables.suspensions.find(lease);
+  if (found == core_.tables.suspensions.end() || found->second.is_parked) return;
+  core_.tables.suspensions.erase(found);
+  std::set<CardId> touched;
+  for (auto& [id, waiter] : core_.waiting.waiters) {
+    if (waiter.phase != Waiter::Phase::kSuspended) continue;
+    if (core_.tables.sessions.at(waiter.spec.session).lease != lease) continue;
+    core_.admission.GoOn(id, waiter);
+    touched.insert(waiter.card);
+  }
+  for (const CardId card : touched) core_.scheduler.Serve(card);
+}
+
+void LeaseSuspensions::Restore(LeaseKey lease, std::span<const Charge> charges,
+                               const std::map<LogicalId, Bytes>& guarantees) {
+  BrokerLock lock(core_);
+  core_.tables.suspensions[lease] = {.is_parked = true, .guarantees = guarantees, .overheads = {}};
+  for (const Charge& charge : charges) {
+    if (core_.tables.sessions.contains(charge.session) && core_.tables.devices.contains(charge.device)) {
+      core_.charges.RestoreParked(charge.session, charge.device, charge.bytes);
+    }
+  }
+}
+
+Bytes LeaseSuspensions::ParkedOf(LeaseKey lease) const {
+  core_.mutex.AssertHeld();
+  Bytes sum;
+  for (const SessionId id : ParkedSessions(core_.tables, lease)) {
+    for (const auto& [card, charge] : core_.tables.sessions.at(id).charges) sum += charge.parked.lent;
+  }
+  return sum;
+}
+
+std::optional<LeaseSuspensions::Info> LeaseSuspensions::Find(LeaseKey lease) const {
+  BrokerLock lock(core_);
+  const auto found = core_.tables.suspensions.find(lease);
+  if (found == core_.tables.suspensions.end()) return std::nullopt;
+  return Info{.is_parked = found->second.is_parked, .parked = ParkedOf(lease)};
+}
+
+}  // namespace lgpu

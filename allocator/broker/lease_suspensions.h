@@ -1,0 +1,74 @@
+#ifndef LGPU_ALLOCATOR_BROKER_LEASE_SUSPENSIONS_H_
+#define LGPU_ALLOCATOR_BROKER_LEASE_SUSPENSIONS_H_
+
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "allocator/broker/broker.h"
+
+namespace lgpu {
+
+struct BrokerCore;
+
+/// LeaseSuspensions account for leases whose programs leave the cards, with all that they have there, and
+/// come back later. Who moves the programs decides when:
+///
+///   Begin     the lease's requests wait from here on, and its programs have no allowance
+///   Park      its programs have left the cards: their memory is in no account, and others get it
+///   TakeBack  its memory is charged again, whole or not at all; its programs may come back
+///   End       its requests go on
+///
+/// From Begin and from TakeBack on End leads back; Park comes after either. A lease with memory in chunks, or
+/// with a preallocated device, cannot be suspended.
+///
+/// Thread-safe: it takes the broker's lock. The core outlives it.
+class LeaseSuspensions {
+ public:
+  explicit LeaseSuspensions(BrokerCore& core) : core_(core) {}
+
+  /// FAILED_PRECONDITION, with the reason: the lease cannot be suspended, or not now.
+  absl::Status Begin(LeaseKey lease);
+  /// What a session of the lease has charged of a device, in whole granules.
+  struct Charge {
+    SessionId session;
+    LogicalId device;
+    Bytes bytes;
+  };
+  /// What Park takes from the account, or has taken. It only falls.
+  std::vector<Charge> Charges(LeaseKey lease) const;
+  /// Returns the bytes. On cards whose memory is observed others get them as soon as a report shows that they
+  /// are free.
+  Bytes Park(LeaseKey lease);
+  /// What TakeBack needs of each card's free memory; no entry is zero.
+  std::map<CardId, Bytes> NeedOf(LeaseKey lease) const;
+  /// Takes it from what was set aside for `rooms` (Reservations) and from free memory. RESOURCE_EXHAUSTED: a
+  /// card has too little, and nothing has changed but that `rooms` are gone.
+  absl::Status TakeBack(LeaseKey lease, std::span<const WaiterId> rooms);
+  /// Nothing happens if the lease is parked, or was not begun.
+  void End(LeaseKey lease);
+  /// An earlier broker had parked this. The lease's devices and sessions are restored, without guarantee and
+  /// charges.
+  void Restore(LeaseKey lease, std::span<const Charge> charges, const std::map<LogicalId, Bytes>& guarantees);
+
+  struct Info {
+    bool is_parked = false;
+    Bytes parked;
+  };
+  /// Nothing: the lease was not begun.
+  std::optional<Info> Find(LeaseKey lease) const;
+
+ private:
+  absl::Status CheckMayBegin(LeaseKey lease) const;
+  std::map<CardId, Bytes> NeedLocked(LeaseKey lease) const;
+  Bytes ParkedOf(LeaseKey lease) const;
+  void DropGuarantees(LeaseKey lease);
+
+  BrokerCore& core_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_BROKER_LEASE_SUSPENSIONS_H_

@@ -1,0 +1,133 @@
+#include "cli/program_suspender.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/process.h"
+#include "cli/suspendable.h"
+#include "lgpu/status.h"
+
+namespace lgpu::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+// An undoing must come to its end, however little of lgpud's time is left.
+constexpr milliseconds kLeastForUndoing{10'000};
+constexpr milliseconds kForState{5'000};
+
+milliseconds TimeUntil(std::chrono::steady_clock::time_point deadline) {
+  const auto left = deadline - std::chrono::steady_clock::now();
+  return std::max(std::chrono::duration_cast<milliseconds>(left), milliseconds(1));
+}
+
+// The processes are those that lgpud means: their numbers may be others' meanwhile, or of another pid
+// namespace.
+absl::StatusOr<std::set<pid_t>> PidsOf(const wire::Suspend& order) {
+  std::set<pid_t> pids;
+  for (const wire::ProcessName& process : order.processes) {
+    const absl::StatusOr<std::uint64_t> start_time = ProcessStartTime(process.pid);
+    if (!start_time.ok() || *start_time != process.start_time) {
+      return absl::NotFoundError(absl::StrCat("process ", process.pid, " has ended"));
+    }
+    pids.insert(static_cast<pid_t>(process.pid));
+  }
+  return pids;
+}
+
+}  // namespace
+
+ProgramSuspender::~ProgramSuspender() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void ProgramSuspender::Look() {
+  std::vector<wire::Suspend> orders = session_.TakeSuspends();
+  if (orders.empty()) return;
+  MutexLock lock(mutex_);
+  for (wire::Suspend& order : orders) orders_.push_back(std::move(order));
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  changed_.NotifyAll();
+}
+
+void ProgramSuspender::Run() {
+  while (true) {
+    wire::Suspend order;
+    {
+      MutexLock lock(mutex_);
+      while (orders_.empty() && !stopping_) changed_.Wait(mutex_);
+      if (stopping_) return;
+      order = std::move(orders_.front());
+      orders_.pop_front();
+    }
+    const auto began = Clock::now();
+    const absl::Status status = Suspend(order);
+    const std::chrono::duration<double> took = Clock::now() - began;
+    const char* const what = order.resume ? "resumed" : "suspended";
+    options_.Note(status.ok() ? absl::StrFormat("lgpu: %s after %.1fs", what, took.count())
+                              : absl::StrCat("lgpu: cannot be ", what, ": ", status.message()));
+    session_.AnswerSuspend(order.order_id, status);
+  }
+}
+
+absl::Status ProgramSuspender::Suspend(const wire::Suspend& order) {
+  const Clock::time_point deadline = Clock::now() + milliseconds(static_cast<std::int64_t>(order.limit_ms));
+  if (order.resume && order.processes.empty()) return ResumeAll(std::exchange(suspended_, {}), deadline);
+  absl::StatusOr<std::set<pid_t>> pids = PidsOf(order);
+  if (order.resume) return ResumeAll(pids.ok() ? *pids : suspended_, deadline);
+  LGPU_RETURN_IF_ERROR(pids.status());
+  for (const pid_t pid : *pids) LGPU_RETURN_IF_ERROR(CheckSuspendable(pid));
+  NoteSuspended(*pids, true);
+  const absl::Status status = SuspendAll(*pids, deadline);
+  if (status.ok()) return status;
+  const absl::Status undone = ResumeAll(*pids, std::max(deadline, Clock::now() + kLeastForUndoing));
+  if (undone.ok()) return status;
+  return absl::InternalError(
+      absl::StrCat(status.message(), "; and it cannot be undone: ", std::string(undone.message())));
+}
+
+absl::Status ProgramSuspender::SuspendAll(const std::set<pid_t>& pids, Clock::time_point deadline) {
+  // None is in host memory before all are locked: programs that work together fail together, and cheaply.
+  for (const pid_t pid : pids) LGPU_RETURN_IF_ERROR(calls_.Lock(pid, TimeUntil(deadline)));
+  for (const pid_t pid : pids) LGPU_RETURN_IF_ERROR(calls_.Checkpoint(pid, TimeUntil(deadline)));
+  return absl::OkStatus();
+}
+
+absl::Status ProgramSuspender::ResumeAll(const std::set<pid_t>& pids, Clock::time_point deadline) {
+  absl::Status all;
+  for (const pid_t pid : pids) all.Update(ResumeOne(pid, deadline));
+  if (all.ok()) NoteSuspended(pids, false);
+  return all;
+}
+
+absl::Status ProgramSuspender::ResumeOne(pid_t pid, Clock::time_point deadline) {
+  const absl::StatusOr<CheckpointCalls::State> state = calls_.GetState(pid, kForState);
+  if (absl::IsNotFound(state.status())) return absl::OkStatus();  // it has ended
+  LGPU_RETURN_IF_ERROR(state.status());
+  if (*state == CheckpointCalls::State::kRunning) return absl::OkStatus();
+  if (*state == CheckpointCalls::State::kCheckpointed) {
+    LGPU_RETURN_IF_ERROR(calls_.Restore(pid, TimeUntil(deadline)));
+  }
+  return calls_.Unlock(pid, TimeUntil(deadline));
+}
+
+void ProgramSuspender::NoteSuspended(const std::set<pid_t>& pids, bool are_suspended) {
+  for (const pid_t pid : pids) {
+    if (are_suspended) {
+      suspended_.insert(pid);
+    } else {
+      suspended_.erase(pid);
+    }
+  }
+  session_.NoteHasSuspended(!suspended_.empty());
+}
+
+}  // namespace lgpu::cli

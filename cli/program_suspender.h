@@ -1,0 +1,61 @@
+#ifndef LGPU_CLI_PROGRAM_SUSPENDER_H_
+#define LGPU_CLI_PROGRAM_SUSPENDER_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <deque>
+#include <set>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "cli/checkpoint_calls.h"
+#include "cli/commands/command.h"
+#include "client/session/daemon_connection.h"
+
+namespace lgpu::cli {
+
+/// A ProgramSuspender suspends programs that this process has started, and resumes them, as often as lgpud
+/// asks for it. A suspension that fails is undone before lgpud has the answer; where lgpud is gone meanwhile,
+/// the next one hears in the greeting that programs are suspended.
+///
+/// One thread of its own does the work, one order after the other; it starts with the first order.
+class ProgramSuspender {
+ public:
+  /// `session` and `options` outlive it.
+  ProgramSuspender(DaemonConnection& session, const CommonOptions& options)
+      : session_(session), options_(options) {}
+  /// Ends after the order that it is at.
+  ~ProgramSuspender();
+  ProgramSuspender(const ProgramSuspender&) = delete;
+  ProgramSuspender& operator=(const ProgramSuspender&) = delete;
+
+  /// Takes lgpud's new orders; does not wait. To be called after each change of the session.
+  void Look();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Run();
+  absl::Status Suspend(const wire::Suspend& order);
+  absl::Status SuspendAll(const std::set<pid_t>& pids, Clock::time_point deadline);
+  /// Whatever state they are in.
+  absl::Status ResumeAll(const std::set<pid_t>& pids, Clock::time_point deadline);
+  absl::Status ResumeOne(pid_t pid, Clock::time_point deadline);
+  void NoteSuspended(const std::set<pid_t>& pids, bool are_suspended);
+
+  DaemonConnection& session_;
+  const CommonOptions& options_;
+  const CheckpointCalls calls_;
+  std::set<pid_t> suspended_;  // of the thread: those that may not run
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<wire::Suspend> orders_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_PROGRAM_SUSPENDER_H_

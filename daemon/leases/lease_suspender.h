@@ -1,0 +1,115 @@
+#ifndef LGPU_DAEMON_LEASES_LEASE_SUSPENDER_H_
+#define LGPU_DAEMON_LEASES_LEASE_SUSPENDER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/broker/broker.h"
+#include "base/mutex.h"
+#include "daemon/leases/lease_table.h"
+#include "daemon/sessions/session_state.h"
+#include "lgpu/v1/control.pb.h"
+#include "lgpu/v1/session.pb.h"
+
+namespace lgpu::daemon {
+
+/// Nothing: its programs run.
+std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker& broker);
+
+/// A LeaseSuspender suspends and resumes leases: it keeps the account, and the runners of the lease's
+/// programs (`lgpu run`, their parents) move them with the driver's checkpoint calls.
+///
+/// The order of steps makes each death harmless. A lease's memory leaves the account only after its runners
+/// have said that all its programs have left the GPUs, and it is in the account again, and in the journal,
+/// before a runner is told to resume one. So programs that are suspended in a lease that is not are always
+/// resumed, without a look at what happened before: by the runner where it failed, and where lgpud died in
+/// between as soon as the runner is back (RunnerBack).
+///
+/// Thread-safe. Suspend and Resume wait.
+class LeaseSuspender {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// All outlive it.
+  LeaseSuspender(Broker& broker, LeaseTable& leases, SessionDirectory& sessions)
+      : broker_(broker), leases_(leases), sessions_(sessions) {}
+
+  // Calls of users; errors as control.proto says.
+  absl::StatusOr<v1::SuspendLeaseResponse> Suspend(const Caller& caller, const std::string& lease);
+  absl::StatusOr<v1::ResumeLeaseResponse> Resume(const Caller& caller, const std::string& lease,
+                                                 Clock::time_point deadline,
+                                                 const std::function<bool()>& is_given_up);
+  /// Ends all waits.
+  void Close();
+
+  // Calls of runners' sessions.
+  /// New orders; each is to be answered.
+  std::vector<v1::Suspend> TakeOrders(SessionId runner);
+  void Answer(SessionId runner, std::uint64_t order, const absl::Status& status);
+  /// A runner that has suspended programs has attested to this lgpud.
+  void RunnerBack(const SessionState& runner);
+  void RunnerGone(SessionId runner);
+
+  struct Counters {
+    std::uint64_t suspensions = 0;
+    std::uint64_t resumptions = 0;
+    std::uint64_t failures = 0;
+    std::uint64_t bytes = 0;  // moved, in both directions
+  };
+  Counters counters() const;
+
+ private:
+  struct Order {
+    SessionId runner;
+    v1::Suspend frame;
+    bool is_sent = false;
+    std::optional<absl::Status> answer = {};
+    std::optional<LeaseKey> nobody_waits = {};  // its failure is this lease's end
+  };
+  /// By their runners.
+  using Programs = std::map<SessionId, std::vector<v1::ProcessName>>;
+  absl::StatusOr<Programs> ProgramsOf(const Lease& lease) const;
+  /// The runner of the lease that is an ancestor of the process.
+  SessionId RunnerOf(const Lease& lease, std::int64_t pid) const;
+  /// Has the programs moved; where that fails, all runners have undone what they did, as far as they can.
+  absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes);
+  absl::Status MoveBack(const Programs& programs, Bytes bytes);
+  /// The answer of each runner, in time.
+  std::map<SessionId, absl::Status> Run(const Programs& programs, bool resume, Bytes bytes);
+  std::uint64_t Queue(SessionId runner, Order order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Patience {
+    Clock::time_point deadline;
+    const std::function<bool()>& is_given_up;
+  };
+  absl::Status AwaitMemory(const Lease& lease, const Patience& patience, std::vector<WaiterId>& rooms);
+  absl::StatusOr<v1::ResumeLeaseResponse> ResumeIn(const Lease& lease, const Patience& patience);
+  void Observe(const Lease& lease);
+  void Tell(const Lease& lease, const std::string& text);
+  void WakeRunner(SessionId runner) const;
+  bool IsClosed() const;
+
+  Broker& broker_;
+  LeaseTable& leases_;
+  SessionDirectory& sessions_;
+  mutable Mutex mutex_;
+  CondVar answered_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::uint64_t last_order_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, Order> orders_ ABSL_GUARDED_BY(mutex_);
+  std::set<LeaseKey> resuming_ ABSL_GUARDED_BY(mutex_);
+  Counters counters_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_LEASES_LEASE_SUSPENDER_H_

@@ -1,0 +1,98 @@
+// The account of suspended leases, with the journal in step with the broker.
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/broker/lease_suspensions.h"
+#include "daemon/leases/lease_table.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+
+absl::StatusOr<Lease> LeaseTable::BeginSuspension(const Caller& caller, const std::string& text) {
+  MutexLock lock(mutex_);
+  LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
+  const Lease& lease = leases_.at(key);
+  LGPU_RETURN_IF_ERROR(CheckMayChange(caller, lease));
+  if (lease.ending || !lease.ready) return absl::FailedPreconditionError("the lease is ending, or new");
+  if (lease.resizing) return absl::UnavailableError("another call resizes the lease; try again later");
+  LGPU_RETURN_IF_ERROR(broker_.suspensions().Begin(key));
+  return lease;
+}
+
+Bytes LeaseTable::Park(LeaseKey key) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  if (found == leases_.end()) return Bytes();
+  v1::JournalSuspended record;
+  for (const LeaseSuspensions::Charge& charge : broker_.suspensions().Charges(key)) {
+    v1::JournalCharged& out = *record.add_charges();
+    out.set_session_id(charge.session.value);
+    out.set_device_id(charge.device.value);
+    out.set_bytes(charge.bytes.count());
+  }
+  found->second.suspended = std::move(record);
+  // Before the memory is anybody's: a grant of it is behind this record in the journal.
+  NoteLease(found->second);
+  return broker_.suspensions().Park(key);
+}
+
+absl::StatusOr<Lease> LeaseTable::FindSuspended(const Caller& caller, const std::string& text) const {
+  MutexLock lock(mutex_);
+  LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
+  const Lease& lease = leases_.at(key);
+  LGPU_RETURN_IF_ERROR(CheckMayChange(caller, lease));
+  if (!lease.suspended) {
+    return absl::FailedPreconditionError(absl::StrCat("lease ", lease.name, " is not suspended"));
+  }
+  if (!lease.suspended->failed().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the programs of lease ", lease.name, " cannot be resumed any more: ", lease.suspended->failed(),
+        "\ntry: lgpu rm --kill ", lease.name));
+  }
+  return lease;
+}
+
+absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(key);
+    if (found == leases_.end()) return absl::NotFoundError("the lease has ended");
+    LGPU_RETURN_IF_ERROR(broker_.suspensions().TakeBack(key, rooms));
+    found->second.suspended.reset();
+    NoteLease(found->second);
+  }
+  const absl::Status kept = Commit();
+  if (!kept.ok()) Park(key);  // the next lgpud would give the memory to others
+  return kept;
+}
+
+void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }
+
+void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
+  Park(key);
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  if (found == leases_.end() || !found->second.suspended) return;
+  found->second.suspended->set_failed(why);
+  NoteLease(found->second);
+}
+
+void LeaseTable::RestoreSuspensions() {
+  MutexLock lock(mutex_);
+  for (const auto& [key, lease] : leases_) {
+    if (!lease.suspended) continue;
+    std::map<LogicalId, Bytes> guarantees;
+    for (const LeaseDevice& device : lease.devices) guarantees[device.id] = device.guarantee;
+    std::vector<LeaseSuspensions::Charge> charges;
+    for (const v1::JournalCharged& charge : lease.suspended->charges()) {
+      charges.push_back({.session = SessionId{charge.session_id()},
+                         .device = LogicalId{charge.device_id()},
+                         .bytes = Bytes(charge.bytes())});
+    }
+    broker_.suspensions().Restore(key, charges, guarantees);
+  }
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,43 @@
+// Programs of leases that are suspended: the client, which started them, moves them.
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/utf8.h"
+#include "daemon/leases/lease_suspender.h"
+#include "daemon/sessions/session.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::size_t kMaxMessageBytes = 400;
+
+}  // namespace
+
+bool Session::Suspends(const v1::Hello& hello, std::uint32_t version) {
+  return version >= SessionChannel::kGiveWayVersion && hello.suspends();
+}
+
+void Session::SendSuspends() {
+  if (services_.suspender == nullptr || !state_->identity().suspends || attesting_) return;
+  for (v1::Suspend& order : services_.suspender->TakeOrders(peer_.id)) {
+    v1::Frame frame;
+    *frame.mutable_suspend() = std::move(order);
+    Send(frame);
+  }
+}
+
+void Session::HandleSuspended(const v1::Suspended& suspended) {
+  if (services_.suspender == nullptr || !state_->identity().suspends) {
+    Break(absl::InvalidArgumentError("Suspended came from a client that suspends no programs"));
+    return;
+  }
+  const int code = suspended.code();
+  const bool is_code = code >= 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
+  services_.suspender->Answer(
+      peer_.id, suspended.order_id(),
+      absl::Status(is_code ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
+                   AsUtf8(suspended.message().substr(0, kMaxMessageBytes))));
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,258 @@
+#include "allocator/broker/lease_suspensions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "allocator/broker/reservations.h"
+#include "allocator/broker/session_releases.h"
+#include "allocator/broker/session_restore.h"
+#include "lgpu/refusal.h"
+#include "tests/allocator/broker/charges_fixture.h"
+
+namespace lgpu {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr LeaseKey kAnn{1};
+constexpr LeaseKey kBob{2};
+
+/// A card of 1 GiB. "ann" may be suspended, "bob" wants memory.
+class LeaseSuspensionsTest : public BrokerChargesTest {
+ protected:
+  LeaseSuspensionsTest() : BrokerChargesTest(1_GiB) {}
+
+  LeaseSuspensions& suspensions() { return broker_->suspensions(); }
+  SessionId Program(std::uint64_t id, LeaseKey lease) {
+    const SessionId session{id};
+    broker_->AddSession(
+        session, {.pid = static_cast<std::int64_t>(1000 + id), .waker = wakers_[id], .waits_longer = true});
+    broker_->AttachSession(session, lease);
+    words_[id] = std::make_shared<Words>();
+    broker_->ShareAllowances(session, words_[id]);
+    return session;
+  }
+  void Charged(SessionId session, Bytes bytes) {
+    const Broker::Answer answer = Charge(session, bytes);
+    ASSERT_TRUE(answer.status.ok() && !answer.wait) << answer.status;
+  }
+  void Suspend(LeaseKey lease) {
+    ASSERT_EQ(suspensions().Begin(lease), absl::OkStatus());
+    suspensions().Park(lease);
+    Check();
+  }
+  absl::Status Resume(LeaseKey lease, const std::vector<WaiterId>& rooms = {}) {
+    const absl::Status status = suspensions().TakeBack(lease, rooms);
+    if (status.ok()) suspensions().End(lease);
+    Check();
+    return status;
+  }
+  bool IsServed(const Broker::Answer& waiting) {
+    const std::optional<Broker::Answer> answer = broker_->TakeAnswer(*waiting.wait);
+    return answer && answer->status.ok();
+  }
+};
+
+TEST_F(LeaseSuspensionsTest, TheMemoryOfASuspendedLeaseServesTheOneThatWaits) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  Device(1_GiB, kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  const Broker::Answer bob = Charge(Program(2, kBob), 500_MiB, seconds(5));
+  ASSERT_TRUE(bob.wait);
+  ASSERT_EQ(suspensions().Begin(kAnn), absl::OkStatus());
+  EXPECT_FALSE(suspensions().Find(kAnn)->is_parked);
+  EXPECT_EQ(Held(ann), 800_MiB) << "the allowance is taken at once, the rest when the program has left";
+  EXPECT_EQ(suspensions().Park(kAnn), 800_MiB);
+  Check();
+  EXPECT_EQ(Held(ann), Bytes());
+  EXPECT_TRUE(suspensions().Find(kAnn)->is_parked);
+  EXPECT_TRUE(IsServed(bob));
+}
+
+TEST_F(LeaseSuspensionsTest, ItsMemoryIsChargedAgainWholeOrNotAtAll) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  Device(1_GiB, kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  const SessionId bob = Program(2, kBob);
+  Suspend(kAnn);
+  Charged(bob, 500_MiB);
+  const absl::Status status = Resume(kAnn);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 800.00MiB"));
+  EXPECT_EQ(Held(ann), Bytes());
+  Uncharge(bob, 500_MiB);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(Held(ann), 800_MiB);
+  EXPECT_EQ(suspensions().Find(kAnn), std::nullopt);
+}
+
+TEST_F(LeaseSuspensionsTest, APlaceInTheQueueSetsItsMemoryAside) {
+  Device(1_GiB, kAnn);
+  Device(1_GiB, kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  const SessionId bob = Program(2, kBob);
+  Suspend(kAnn);
+  Charged(bob, 500_MiB);
+  ASSERT_EQ(suspensions().NeedOf(kAnn).at(Card(0)), 800_MiB);
+  const WaiterId room = broker_->reservations().Queue({.card = Card(0), .bytes = 800_MiB, .owner = "ann"});
+  EXPECT_FALSE(broker_->TakeAnswer(room));
+  Uncharge(bob, 500_MiB);
+  EXPECT_TRUE(broker_->TakeAnswer(room));
+  EXPECT_FALSE(Charges(bob, 500_MiB)) << "it is set aside for the lease that comes back";
+  EXPECT_EQ(Resume(kAnn, {room}), absl::OkStatus());
+}
+
+TEST_F(LeaseSuspensionsTest, RequestsOfTheLeaseWaitAndGoOnWithTheTimeThatTheyHad) {
+  Device(1_GiB, kAnn);
+  Device(1_GiB, kBob);
+  const SessionId ann = Program(1, kAnn);
+  const SessionId bob = Program(2, kBob);
+  Charged(ann, 400_MiB);
+  Charged(bob, 400_MiB);
+  const Broker::Answer queued = Charge(ann, 300_MiB, seconds(5));
+  ASSERT_TRUE(queued.wait);
+  Suspend(kAnn);
+  const Broker::Answer late = Charge(ann, 2_MiB, seconds(1));
+  ASSERT_TRUE(late.wait) << "a thread of it was about to ask";
+  ASSERT_TRUE(broker_->releases().LongerWait(*late.wait));
+  now_ += hours(3);
+  broker_->Tick();
+  EXPECT_GT(*broker_->releases().LongerWait(*late.wait), now_) << "it is told again in time";
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_TRUE(IsServed(late));
+  EXPECT_FALSE(broker_->TakeAnswer(*queued.wait)) << "bob holds the memory";
+  now_ += milliseconds(5100);
+  broker_->Tick();
+  const std::optional<Broker::Answer> refused = broker_->TakeAnswer(*queued.wait);
+  ASSERT_TRUE(refused);
+  const std::optional<Refusal> refusal = GetRefusal(refused->status);
+  ASSERT_TRUE(refusal) << refused->status;
+  EXPECT_LT(refusal->waited, seconds(6)) << "the time of the suspension does not count";
+}
+
+TEST_F(LeaseSuspensionsTest, AnAbortedSuspensionChangesNothing) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  const SessionId program = Program(1, kAnn);
+  Charged(program, 400_MiB);
+  ASSERT_EQ(suspensions().Begin(kAnn), absl::OkStatus());
+  const Broker::Answer waiting = Charge(program, 2_MiB, seconds(1));
+  ASSERT_TRUE(waiting.wait);
+  suspensions().End(kAnn);
+  Check();
+  EXPECT_TRUE(IsServed(waiting));
+  EXPECT_GE(Held(ann), 402_MiB);
+}
+
+TEST_F(LeaseSuspensionsTest, TheGuaranteeIsFreeMeanwhileAndComesBack) {
+  const auto device = broker_->AddDevice({.card = Card(0),
+                                          .limit = 600_MiB,
+                                          .guarantee = 512_MiB,
+                                          .lease = kAnn,
+                                          .lease_name = "ann",
+                                          .owner = "ann"});
+  ASSERT_TRUE(device.ok());
+  Device(1_GiB, kBob);
+  Charged(Program(1, kAnn), 100_MiB);
+  const SessionId bob = Program(2, kBob);
+  Suspend(kAnn);
+  EXPECT_TRUE(Charges(bob, 900_MiB));
+  EXPECT_EQ(suspensions().NeedOf(kAnn).at(Card(0)), 512_MiB);
+  EXPECT_FALSE(Resume(kAnn).ok());
+  Uncharge(bob, 900_MiB);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(broker_->Find(*device)->guarantee, 512_MiB);
+  EXPECT_FALSE(Charges(bob, 900_MiB));
+}
+
+TEST_F(LeaseSuspensionsTest, AProgramThatEndsWhileItIsSuspendedHasNothingToComeBackTo) {
+  Device(1_GiB, kAnn);
+  const SessionId first = Program(1, kAnn);
+  const SessionId second = Program(2, kAnn);
+  Charged(first, 300_MiB);
+  Charged(second, 200_MiB);
+  Suspend(kAnn);
+  EXPECT_EQ(suspensions().Find(kAnn)->parked, 500_MiB);
+  broker_->StartDraining(first);
+  EXPECT_EQ(suspensions().Find(kAnn)->parked, 200_MiB);
+  EXPECT_EQ(broker_->FinishDraining({first}).size(), 1u);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(CardFree(), 1_GiB - 200_MiB);
+}
+
+TEST_F(LeaseSuspensionsTest, WhatAProgramGaveBackJustBeforeIsNotChargedAgain) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  const SessionId program = Program(1, kAnn);
+  Charged(program, 300_MiB);
+  Suspend(kAnn);
+  Uncharge(program, 100_MiB);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(Held(ann), 200_MiB);
+}
+
+TEST_F(LeaseSuspensionsTest, ARemovedLeaseIsForgotten) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  const SessionId program = Program(1, kAnn);
+  Charged(program, 300_MiB);
+  Suspend(kAnn);
+  broker_->StartDraining(program);
+  broker_->RemoveDevice(ann);
+  broker_->FinishDraining({program});
+  EXPECT_EQ(suspensions().Find(kAnn), std::nullopt);
+  EXPECT_EQ(CardFree(), 1_GiB);
+}
+
+TEST_F(LeaseSuspensionsTest, TheNextBrokerTakesASuspendedLeaseUp) {
+  const LogicalId device{7};
+  const SessionId program{1};
+  ASSERT_EQ(
+      broker_->restore().AddDevice(
+          device, {.card = Card(0), .limit = 1_GiB, .lease = kAnn, .lease_name = "ann", .owner = "ann"}),
+      absl::OkStatus());
+  ASSERT_EQ(broker_->restore().AddSession(program, 1001, wakers_[1], kAnn, {}, {}), absl::OkStatus());
+  suspensions().Restore(kAnn, std::vector<LeaseSuspensions::Charge>{{program, device, 800_MiB}},
+                        {{device, 100_MiB}});
+  broker_->restore().ChargeOverhead();
+  Check();
+  EXPECT_EQ(CardFree(), 1_GiB);
+  broker_->restore().StartAttesting(program, {.pid = 1001, .waker = wakers_[1], .waits_longer = true});
+  EXPECT_TRUE(absl::IsInvalidArgument(broker_->restore().AttestCharge(program, Uuid(0), 801_MiB)));
+  EXPECT_EQ(broker_->restore().AttestCharge(program, Uuid(0), 799_MiB), absl::OkStatus());
+  broker_->restore().FinishAttesting(program);
+  EXPECT_EQ(CardFree(), 1_GiB);
+  EXPECT_EQ(suspensions().Find(kAnn)->parked, 799_MiB);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(Held(device), 800_MiB);
+  EXPECT_EQ(broker_->Find(device)->guarantee, 100_MiB);
+}
+
+TEST_F(LeaseSuspensionsTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
+  EXPECT_THAT(std::string(suspensions().Begin(LeaseKey{9}).message()), HasSubstr("no logical devices"));
+  Device(64_MiB, LeaseKey{3}, 0, /*preallocate=*/true);
+  EXPECT_THAT(std::string(suspensions().Begin(LeaseKey{3}).message()), HasSubstr("preallocated"));
+  const LogicalId bob = Device(64_MiB, kBob);
+  const SessionId liblgpu = Session(5, kBob);
+  ASSERT_TRUE(Grow(liblgpu, bob, 2_MiB).status.ok());
+  EXPECT_THAT(std::string(suspensions().Begin(kBob).message()), HasSubstr("through liblgpu"));
+  Device(64_MiB, kAnn);
+  const SessionId old = Session(6, kAnn);  // waits no longer than it asked for
+  ASSERT_TRUE(Charges(old, 2_MiB));
+  EXPECT_THAT(std::string(suspensions().Begin(kAnn).message()), HasSubstr("older lgpu"));
+  const LeaseKey other{4};
+  Device(64_MiB, other);
+  const SessionId late = Session(7, other);
+  Suspend(other);
+  EXPECT_THAT(std::string(suspensions().Begin(other).message()), HasSubstr("suspended already"));
+  const absl::Status refused = Refused(Charge(late, 2_MiB));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("is suspended"));
+}
+
+}  // namespace
+}  // namespace lgpu
