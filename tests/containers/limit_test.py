@@ -274,6 +274,14 @@ def a_program_is_known_by_its_pid_on_the_machine(world):
 
 
 @case
+def suspending_the_programs_of_a_container_is_refused(world):
+    with world.holding() as container:
+        refused = world.lgpu("suspend", NAME)
+        expect(refused.returncode != 0 and "has no `lgpu run` or `lgpu exec` above it" in refused.stderr, refused.stdout + refused.stderr)
+        expect(world.more(container) == "4 MiB: 0", "the program does not go on")
+
+
+@case
 def a_restart_of_lgpud_is_survived(world):
     with world.holding() as container:
         world.kill()
