@@ -1,8 +1,10 @@
 #include "cli/env_formats.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "cli/driver_shim.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
@@ -14,6 +16,11 @@ using nlohmann::json;
 
 // The place of the lease's directory in a container: lgpu looks there by default.
 constexpr char kInContainer[] = "/run/lgpu";
+// Where lgpu-hook mounts its copies. crun makes a root read-only before it starts hooks, so that the runtime
+// has to make the folder.
+constexpr char kCopiesInContainer[] = "/usr/lib/lgpu/cover";
+// Of mounts with a type and of devices whose names begin with a digit.
+constexpr char kCdiVersion[] = "0.5.0";
 // Within which a container's runtime wants the hook to end.
 constexpr int kHookSeconds = 10;
 
@@ -33,6 +40,19 @@ std::string SystemdLine(const std::string& name, const std::string& value) {
 std::string CdiName(const v1::Lease& lease) {
   const bool fits = !lease.name().empty() && absl::ascii_isalnum(static_cast<unsigned char>(lease.name()[0]));
   return fits ? lease.name() : lease.id();
+}
+
+/// The version of the lease's own fields, or that of the card's file where it is newer.
+std::string NewerCdiVersion(const std::string& version) {
+  const auto parts = [](const std::string& text) {
+    std::vector<int> numbers;
+    for (const absl::string_view part : absl::StrSplit(text, '.')) {
+      int number = 0;
+      numbers.push_back(absl::SimpleAtoi(part, &number) ? number : 0);
+    }
+    return numbers;
+  };
+  return parts(version) > parts(kCdiVersion) ? version : kCdiVersion;
 }
 
 }  // namespace
@@ -75,10 +95,14 @@ std::string FormatCdi(const v1::Lease& lease, const CdiPlaces& places) {
                        {"env", {"PATH=/usr/bin:/bin"}},
                        {"timeout", kHookSeconds}};
     own["hooks"] = json::array({hook});
+    own["mounts"].push_back({{"hostPath", "tmpfs"},
+                             {"containerPath", kCopiesInContainer},
+                             {"type", "tmpfs"},
+                             {"options", {"nosuid", "nodev", "mode=0755", "size=64k"}}});
   }
   AddCdiEdits(own, edits);
   const json device = {{"name", CdiName(lease)}, {"containerEdits", edits}};
-  const json spec = {{"cdiVersion", places.with ? places.with->version : "0.5.0"},
+  const json spec = {{"cdiVersion", places.with ? NewerCdiVersion(places.with->version) : kCdiVersion},
                      {"kind", "lgpu.io/lease"},
                      {"devices", json::array({device})}};
   return spec.dump(2) + "\n";

@@ -21,7 +21,7 @@ absl::StatusOr<std::string> FormatEnvironment(const std::string& lease_id,
 /// A specification of the Container Device Interface, version 0.5.0, with one device, `lgpu.io/lease=NAME`.
 /// `directory`: the lease's own. `hook`: the machine's lgpu-hook, which limits programs that do not use
 /// liblgpu; "": simulated GPUs, which such programs cannot use. `with`: the edits of a card's own device,
-/// which come first; its version counts then.
+/// which come first; the file has its version where that is newer.
 struct CdiPlaces {
   std::string directory;
   std::string hook = {};

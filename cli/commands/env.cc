@@ -30,7 +30,7 @@ class EnvCommand final : public Command {
         ->check(CLI::IsMember({"sh", "json", "systemd", "taskprolog", "cdi"}));
     verb->add_option("--with", with_,
                      "With --format cdi: also what this CDI device gives a container, such as the GPU's "
-                     "device files and driver, so that one device is enough")
+                     "files, so that one device is enough")
         ->type_name("DEVICE");
     return verb;
   }

@@ -14,17 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/driver/old_glibc.h"
-
 #define EXPORT __attribute__((visibility("default")))
 #define WEAK __attribute__((weak))
 
-// Calls of libdl, which is a part of libc since glibc 2.34. This library does not need libdl: mapping it takes
-// half of what the redirect adds to the start of every program. Before glibc 2.34 a program that opens
+// Calls of libdl, which is a part of libc since glibc 2.34. This library does not need libdl: mapping it
+// takes half of what the redirect adds to the start of every program. Before glibc 2.34 a program that opens
 // libraries has libdl, and these are found in it when this library is loaded. They are null where it came
-// later, for a library that the program opened.
-LGPU_OLD_GLIBC(dladdr, dladdr, 2.2.5);
-LGPU_OLD_GLIBC(dlsym, dlsym, 2.2.5);
+// later, for a library that the program opened. They have no version: before glibc 2.30 a versioned call has
+// to be in the library that has it where this library is linked, and a program without libdl did not start.
 extern WEAK __typeof__(dladdr) dladdr;
 extern WEAK __typeof__(dlsym) dlsym;
 

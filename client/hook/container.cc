@@ -62,6 +62,8 @@ Container ReadContainer(int state) {
   const json config =
       json::parse(file ? ReadSome(file.get(), kMostJson) : "null", nullptr, /*allow_exceptions=*/false);
   std::string path = Text(Member(Member(config, "root"), "path"));
+  // crun's state has it too, for a hook that a user namespace keeps from the bundle.
+  if (path.empty()) path = Text(Member(said, "root"));
   if (!path.empty() && path[0] != '/') path = bundle + "/" + path;
   Container container{.root = Root(OpenRoot(path)), .search_path = {}, .mounts = {}, .mount_label = {}};
   for (const json& variable : Member(Member(config, "process"), "env")) {

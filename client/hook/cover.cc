@@ -26,6 +26,16 @@ void MustMount(bool done, const std::string& what) {
   if (!done) Refuse("the kernel refuses " + what + ": " + Reason(errno) + " (Linux 5.12 or newer is needed)");
 }
 
+bool IsRootOfMount(int file) {
+  struct statx found = {};
+  return ::statx(file, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &found) == 0 &&
+         (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+bool MoveMount(int mount, int target) {
+  return ::move_mount(mount, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0;
+}
+
 /// A file system in memory at kCopies. The descriptor is its root, also after it is mounted.
 UniqueFd MountCopies(const Container& container) {
   const UniqueFd at = container.root.MakeFolder(kCopies);
@@ -42,9 +52,7 @@ UniqueFd MountCopies(const Container& container) {
   MustMount(::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0,
             "a file system in memory");
   UniqueFd mounted(::fsmount(context.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
-  MustMount(mounted && ::move_mount(mounted.get(), "", at.get(), "",
-                                    MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0,
-            std::string("a mount at ") + kCopies);
+  MustMount(mounted && MoveMount(mounted.get(), at.get()), std::string("a mount at ") + kCopies);
   return mounted;
 }
 
@@ -69,8 +77,7 @@ void Bind(int source, int target, bool is_copy, const std::string& what) {
     attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
     MustMount(::mount_setattr(tree.get(), "", AT_EMPTY_PATH, &attributes, sizeof(attributes)) == 0, what);
   }
-  MustMount(::move_mount(tree.get(), "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0,
-            what);
+  MustMount(MoveMount(tree.get(), target), what);
 }
 
 /// Refuses where the container's C library cannot load lgpu's libraries. Without any that is found, the
@@ -94,13 +101,15 @@ void CheckLease(const Container& container, const Lease& lease) {
   const std::string socket = std::string(kLeaseFolder) + "/session.sock";
   struct stat inside = {};
   struct stat outside = {};
-  if (!container.root.Look(socket, &inside)) {
+  const bool is_inside = container.root.Look(socket, &inside);
+  // A user namespace may keep the hook from the lease's folder on the machine.
+  const bool is_outside = ::stat((lease.directory + "/session.sock").c_str(), &outside) == 0;
+  if (!is_inside && !is_outside) {
     Refuse("lease " + lease.id + " is gone: its folder, which is mounted at " + kLeaseFolder +
            ", has no socket");
   }
-  // A user namespace may keep the hook from the lease's folder on the machine.
-  bool is_other = ::stat((lease.directory + "/session.sock").c_str(), &outside) == 0 &&
-                  (inside.st_dev != outside.st_dev || inside.st_ino != outside.st_ino);
+  bool is_other =
+      is_outside && (!is_inside || inside.st_dev != outside.st_dev || inside.st_ino != outside.st_ino);
   for (const std::string& mount : container.mounts) {
     is_other = is_other || mount.starts_with(std::string(kLeaseFolder) + "/");
   }
@@ -155,9 +164,20 @@ class Covering {
     WriteCopy(made.get(), installed.names.real, "");
     const UniqueFd place(::openat(made.get(), installed.names.real, O_PATH | O_CLOEXEC));
     const UniqueFd ours(::openat(made.get(), installed.names.name, O_PATH | O_CLOEXEC));
-    Bind(real.get(), place.get(), /*is_copy=*/false, "a mount of " + path);
-    Bind(ours.get(), real.get(), /*is_copy=*/true, "a mount over " + path);
+    const UniqueFd beneath = TakeAway(real.get(), place.get(), path);
+    if (!beneath) Bind(real.get(), place.get(), /*is_copy=*/false, "a mount of " + path);
+    Bind(ours.get(), beneath ? beneath.get() : real.get(), /*is_copy=*/true, "a mount over " + path);
     return true;
+  }
+
+  /// Moves a mount of the runtime's to `place`, and returns the file beneath. The kernel ends mounts over a
+  /// file that is removed: over the machine's own file, a copy would go with an upgrade of the driver. Empty:
+  /// it is no mount, or one that cannot be moved, such as one of a namespace above.
+  UniqueFd TakeAway(int real, int place, const std::string& path) const {
+    if (!IsRootOfMount(real) || !MoveMount(real, place)) return UniqueFd();
+    UniqueFd beneath = container_.root.OpenFile(path);
+    if (!beneath) Refuse("there is no file beneath the mount of " + path + " in the container");
+    return beneath;
   }
 
   /// Whether the file is one of lgpu's: a copy that this hook has made, of which `path` is another name, or

@@ -1,7 +1,4 @@
 // lgpu-hook: what a container's runtime starts to put a container's programs into a lease (lgpu-hook(8)).
-//
-//   lgpu-hook cover LEASE GPUS FOLDER   a createContainer hook; the container's state is on the standard
-//   input lgpu-hook check                     says whether this machine can limit containers
 
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -17,6 +14,12 @@
 
 namespace lgpu::hook {
 namespace {
+
+constexpr char kHelp[] =
+    "Usage: lgpu-hook cover LEASE GPUS FOLDER   a container's runtime starts this, as the CDI file of\n"
+    "                                           `lgpu env LEASE --format cdi` says\n"
+    "       lgpu-hook check                     says whether this machine can limit containers\n"
+    "The manual page lgpu-hook(8) has more.\n";
 
 int RunCheck() {
   (void)ReadInstalled();
@@ -40,9 +43,9 @@ int Run(int argc, char** argv) {
     Cover(ReadContainer(STDIN_FILENO), libraries, {.id = argv[2], .cards = argv[3], .directory = argv[4]});
     return 0;
   }
-  Refuse(
-      "a container's runtime starts this program: lgpu-hook cover LEASE GPUS FOLDER; lgpu-hook check is for "
-      "people");
+  const bool is_help = argc == 2 && (verb == "--help" || verb == "-h");
+  std::fputs(kHelp, is_help ? stdout : stderr);
+  return is_help ? 0 : 2;
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 
 namespace lgpu::hook {
 
-/// Ends the hook: the engine starts no container and shows the sentence.
+/// Ends the hook: the engine starts no container. The standard error and the machine's log have the sentence;
+/// crun discards the first.
 [[noreturn]] void Refuse(const std::string& sentence);
 
 /// The text of errno for people.

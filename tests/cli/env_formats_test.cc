@@ -50,6 +50,9 @@ TEST(EnvFormatsTest, ACdiSpecificationMountsTheDirectoryOfTheLease) {
                                                     "CUDA_VISIBLE_DEVICES=GPU-1"}));
   EXPECT_EQ(edits["mounts"][0]["hostPath"], "/run/lgpu/leases/l-1/run");
   EXPECT_EQ(edits["mounts"][0]["containerPath"], "/run/lgpu");
+  EXPECT_EQ(edits["mounts"][1]["containerPath"], "/usr/lib/lgpu/cover");
+  EXPECT_EQ(edits["mounts"][1]["type"], "tmpfs")
+      << "a runtime that has made the root read-only makes no folder";
   EXPECT_EQ(edits["hooks"][0]["hookName"], "createContainer");
   EXPECT_EQ(edits["hooks"][0]["path"], "/usr/lib/lgpu/lgpu-hook");
   EXPECT_EQ(edits["hooks"][0]["args"],
@@ -86,6 +89,18 @@ TEST_F(CdiFilesTest, TheEditsOfACardsDeviceComeBeforeThoseOfTheLease) {
   ASSERT_EQ(edits["hooks"].size(), 2u);
   EXPECT_EQ(edits["hooks"][0]["path"], "/h") << "it makes the driver's links first";
   EXPECT_EQ(edits["hooks"][1]["path"], "/hook");
+}
+
+TEST_F(CdiFilesTest, TheVersionIsNewEnoughForTheLeasesOwnFields) {
+  v1::Lease lease;
+  lease.set_id("l-1");
+  for (const auto& [card, wanted] : std::vector<std::pair<std::string, std::string>>{
+           {"0.3.0", "0.5.0"}, {"0.5.0", "0.5.0"}, {"0.10.0", "0.10.0"}, {"1.0.0", "1.0.0"}, {"", "0.5.0"}}) {
+    const CdiDevice device{.version = card, .edits = nlohmann::json::object()};
+    EXPECT_EQ(nlohmann::json::parse(FormatCdi(lease, {.directory = "/x", .with = device}))["cdiVersion"],
+              wanted)
+        << card;
+  }
 }
 
 TEST_F(CdiFilesTest, AnAbsentDeviceIsRefusedWithThoseThatAreThere) {

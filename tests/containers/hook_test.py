@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -45,13 +46,14 @@ class Image:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(pathlib.Path("/", LIBRARIES, "libm.so.6"), path)
 
-    def cover(self, look="true"):
-        """(exit code, stderr, output of `look` after the hook, in its mount namespace)."""
+    def cover(self, look="true", before="true", **state):
+        """(exit code, stderr, output of `look` after the hook, in its mount namespace). `before` runs there first; `state`: more of
+        the container's state."""
         config = {"root": {"path": str(self.root)}, "process": {"env": self.environment},
                   "mounts": [{"destination": each} for each in self.mounts]}
         (self.folder / "config.json").write_text(json.dumps(config))
-        (self.folder / "state").write_text(json.dumps({"bundle": str(self.folder)}))
-        script = f'"{HOOK}" cover l-1 GPU-1 {self.lease} < {self.folder}/state || exit $?; cd {self.root}; {look}'
+        (self.folder / "state").write_text(json.dumps({"bundle": str(self.folder), **state}))
+        script = f'{before} || exit 9; "{HOOK}" cover l-1 GPU-1 {self.lease} < {self.folder}/state || exit $?; cd {self.root}; {look}'
         result = subprocess.run(["unshare", "--mount", "--propagation", "private", "sh", "-c", script], capture_output=True, text=True,
                                 check=False, timeout=60)
         expect(not list(self.outside.iterdir()), f"the hook wrote outside of the root: {list(self.outside.iterdir())}")
@@ -62,8 +64,8 @@ class Image:
         expect(code == 0, text)
         return found.strip() != "0"
 
-    def refused(self):
-        code, text, _ = self.cover()
+    def refused(self, **keywords):
+        code, text, _ = self.cover(**keywords)
         expect(code == 1 and text.startswith("lgpu-hook: ") and text.count("\n") == 1, f"{code} {text}")
         return text
 
@@ -166,6 +168,34 @@ def a_user_namespace_that_cannot_read_the_bundle_is_enough(image):
 
 
 @case
+def a_runtime_that_says_the_root_in_the_state_is_enough(image):
+    place = f"{LIBRARIES}/libcuda.so.580.1"
+    image.place_library(image.root / place)
+    code, text, found = image.cover(f"grep -ac LGPU_LEASE=l-1 {place}", bundle="/nowhere", root=str(image.root))
+    expect(code == 0 and found.strip() != "0", f"{text} {found}")
+
+
+@case
+def a_root_that_is_read_only_already_is_covered_where_the_runtime_has_made_the_folder(image):
+    place = f"{LIBRARIES}/libcuda.so.580.1"
+    image.place_library(image.root / place)
+    read_only = f"mount --bind {image.root} {image.root} && mount -o remount,bind,ro {image.root}"
+    expect("cannot make the folder /usr/lib/lgpu in the container" in image.refused(before=read_only), "no folder")
+    (image.root / "usr/lib/lgpu/cover").mkdir(parents=True)
+    code, text, found = image.cover(f"grep -ac LGPU_LEASE=l-1 {place}", before=read_only)
+    expect(code == 0 and found.strip() != "0", f"{text} {found}")
+
+
+@case
+def the_machines_log_has_the_reason_too(image):
+    log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    log.bind(str(image.folder / "log"))
+    text = image.refused(before=f"mount -t tmpfs none /dev && ln -s {image.folder}/log /dev/log")
+    log.settimeout(60)
+    expect(log.recv(4096) == b"<27>" + text.encode(), text)
+
+
+@case
 def too_many_drivers_are_refused(image):
     for i in range(65):
         image.place_library(image.libraries / f"libcuda.so.{i}")
@@ -198,6 +228,8 @@ def another_folder_in_place_of_the_leases_is_refused(image):
     image.lease.mkdir()
     (image.lease / "session.sock").touch()
     expect("another lease, or a volume, mounted at /run/lgpu" in image.refused(), "another folder")
+    (image.root / "run/lgpu/session.sock").unlink()
+    expect("another lease, or a volume, mounted at /run/lgpu" in image.refused(), "an empty folder")
 
 
 @case
@@ -208,6 +240,9 @@ def without_a_container_there_is_a_sentence(image):
         expect(result.returncode == 1 and result.stderr.startswith("lgpu-hook: ") and image, f"{state}: {result.stderr}")
     result = subprocess.run([HOOK, "check"], capture_output=True, text=True, check=False, timeout=60)
     expect(result.returncode == 0 and "can limit containers" in result.stdout, result.stderr)
+    for words, code in ((["--help"], 0), ([], 2), (["cover", "l-1"], 2)):
+        result = subprocess.run([HOOK, *words], capture_output=True, text=True, check=False, timeout=60)
+        expect(result.returncode == code and "Usage: lgpu-hook cover" in result.stdout + result.stderr, f"{words}: {result}")
 
 
 def main():

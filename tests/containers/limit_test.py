@@ -23,7 +23,7 @@ from podman_test import LIMITS, PODMAN, Lgpud, eventually, expect, why_not
 ROOT = pathlib.Path(sys.argv[1]).resolve()
 OWNER = 61301  # a user without a name
 NAME = f"limit-{os.getpid()}"
-CARD = "example.com/gpu=all"
+CARD = f"example.com/gpu=all-{os.getpid()}"  # a device of two files is none
 CDI = pathlib.Path("/etc/cdi")
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 DRIVER = f"{LIBRARIES}/libcuda.so.580.65.06"
@@ -41,11 +41,20 @@ class World(Lgpud):
         super().__init__(build, folder)
         self.folder.chmod(0o755)
         self.fake = build / "tests/fake_cuda/lib"
+        self.driver = self.folder / "driver"  # the machine's, for containers
+        self.driver.mkdir()
+        self.install_driver()
         self.config.write_text(f'[daemon]\nstate_dir = "{folder}/state"\nlock_dir = "{folder}/locks"\nsocket_group = ""\nsocket_mode = 0o666\n')
         self.endpoint.mkdir()
         self.endpoint.chmod(0o755)
         self.make_card()
         self.files = []
+
+    def install_driver(self):
+        """As a package manager does: each file is a new one, which takes the name of the one before."""
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            shutil.copy(self.fake / name, self.driver / "new")
+            os.replace(self.driver / "new", self.driver / name)
 
     def make_card(self):
         """The files of a fake machine, in a folder in place of descriptors of the program that makes them."""
@@ -72,15 +81,20 @@ class World(Lgpud):
         """The stand-in for the vendor's file."""
         def mount(source, target):
             return {"hostPath": str(source), "containerPath": target, "options": ["bind", "nosuid", "nodev"]}
-        names = f"cd .{LIBRARIES} && ln -sf {DRIVER.split('/')[-1]} libcuda.so.1 && ln -sf libnvidia-ml.so.580.65.06 libnvidia-ml.so.1"
+        # Not every runtime starts a hook in the root. Where the configuration cannot be read, runc does.
+        names = f"""
+            bundle=$(sed -n 's/.*"bundle": *"\\([^"]*\\)".*/\\1/p')
+            root=$(sed -n 's/.*"root": *{{"path": *"\\([^"]*\\)".*/\\1/p' "$bundle/config.json" 2> /dev/null)
+            cd "${{root:-.}}" && cd .{LIBRARIES} || exit 1
+            [ -h libcuda.so.1 ] || {{ ln -s {DRIVER.split('/')[-1]} libcuda.so.1 && ln -s libnvidia-ml.so.580.65.06 libnvidia-ml.so.1; }}"""
         edits = {"env": ["LGPU_FAKE_CUDA=/fake/state"],
-                 "mounts": [mount(self.fake / "libcuda.so.1", DRIVER),
-                            mount(self.fake / "libnvidia-ml.so.1", f"{LIBRARIES}/libnvidia-ml.so.580.65.06"),
+                 "mounts": [mount(self.driver / "libcuda.so.1", DRIVER),
+                            mount(self.driver / "libnvidia-ml.so.1", f"{LIBRARIES}/libnvidia-ml.so.580.65.06"),
                             mount(self.folder / "card", "/fake"), mount("/proc", "/fake/proc")],
                  "hooks": [{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", names],
                             "env": ["PATH=/usr/bin:/bin"]}]}
-        self.write("card", {"cdiVersion": "0.5.0", "kind": "example.com/gpu",
-                            "devices": [{"name": "all", "containerEdits": edits}]})
+        self.write("card", {"cdiVersion": "0.5.0", "kind": CARD.split("=")[0],
+                            "devices": [{"name": CARD.split("=")[1], "containerEdits": edits}]})
 
     def write_lease(self, name, *flags):
         spec = self.lgpu("env", name, "--format", "cdi", *flags)
@@ -212,6 +226,15 @@ def a_program_of_podman_exec_is_limited(world):
 
 
 @case
+def a_driver_that_is_upgraded_below_a_container_leaves_it_limited(world):
+    with world.holding():
+        world.install_driver()
+        result = subprocess.run([*PODMAN, "exec", "-e", "LGPU_FAKE_CUDA=/fake/state", NAME, *world.program()], capture_output=True,
+                                text=True, check=False, timeout=60)
+        expect(result.stdout.strip() == LIMITED, result.stdout + result.stderr)
+
+
+@case
 def a_program_with_liblgpu_has_the_lease_and_is_counted_once(world):
     result = world.inside([world.build / "cli/lgpu", "verify", "--lease", NAME])
     expect(result.returncode == 0, result.stdout + result.stderr)
@@ -248,6 +271,14 @@ def a_program_is_known_by_its_pid_on_the_machine(world):
         expect(b"driver_program" in command, f"pid {row[0]} is {command}")
         expect(sum(map(int, world.held())) >= 40 << 20, f"{world.held()}")
     eventually(lambda: set(world.held()) == {"0"}, "the memory of a killed container is back")
+
+
+@case
+def suspending_the_programs_of_a_container_is_refused(world):
+    with world.holding() as container:
+        refused = world.lgpu("suspend", NAME)
+        expect(refused.returncode != 0 and "has no `lgpu run` or `lgpu exec` above it" in refused.stderr, refused.stdout + refused.stderr)
+        expect(world.more(container) == "4 MiB: 0", "the program does not go on")
 
 
 @case
@@ -381,8 +412,8 @@ def the_file_of_the_kubernetes_driver_limits(world):
         driver.unprepare(claim)
 
 
-def main():
-    why = why_not()
+def run(cases, why):
+    """The cases that the command line names, or all, in a world with two leases. `why` not: the reason."""
     if why:
         print(f"skipped: {why}")
         return 77
@@ -396,7 +427,7 @@ def main():
             made = world.lgpu("create", "--managed", "--owner", str(OWNER), "--name", name, "-m", "64MiB")
             expect(made.returncode == 0, made.stderr)
             world.write_lease(name)
-        for each in CASES:
+        for each in cases:
             if wanted and each.__name__ not in wanted:
                 continue
             started = time.monotonic()
@@ -412,4 +443,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(CASES, why_not()))

@@ -29,6 +29,8 @@ ALLOCATES = re.compile(
 NO_MEMORY = re.compile(
     r"^cu(Array(GetDescriptor|3DGetDescriptor|GetMemoryRequirements|GetPlane|GetSparseProperties)|Array3DGetDescriptor"
     r"|GraphAddMem(cpy|set)Node|ImportExternalSemaphore)")
+# One that libc has since, in two versions: glibc 2.28 has it in another library.
+LIBC = next(pathlib.Path("/lib").glob("*-linux-gnu/libc.so.6"))
 problems = []
 
 
@@ -38,6 +40,19 @@ def run(*words):
 
 def exports(library):
     return {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", str(library)).splitlines()}
+
+
+def calls_of_libc(library):
+    """The calls of a version that the library has of libc.so.6, and not of another."""
+    text = run("readelf", "-VW", str(library))
+    of_libc = re.search(r"File: libc\.so\.6 .*\n((?:.*Name: .*\n)*)", text)
+    indices = set(re.findall(r"Version: (\d+)", of_libc.group(1))) if of_libc else set()
+    return {call for call, index in re.findall(r"UND (\w+)@\w+_[\w.]+ \((\d+)\)", run("readelf", "--dyn-syms", "-W", str(library)))
+            if index in indices}
+
+
+newest_in_libc = {call: tuple(map(int, version.split("."))) for call, version in re.findall(
+    r"\b(\w+)@@GLIBC_(2(?:\.\d+)+)", run("readelf", "--dyn-syms", "-W", str(LIBC)))}
 
 
 def check(condition, text):
@@ -61,11 +76,16 @@ for name, real in NEEDED.items():
     check(real or needed == {"libc.so.6"}, f"{name} needs {sorted(needed)}, and not libc alone")
     check(not real or re.search(r"\(RUNPATH\).*\[\$ORIGIN\]", dynamic), f"{name} has no RUNPATH $ORIGIN")
     versions = set(re.findall(r"Name: (\w+?)_([\w.]+)", run("readelf", "-VW", str(library))))
-    check(versions, f"{name}: readelf lists no versions")
+    check(bool(versions) == bool(real), f"{name} has {versions or 'no versions'}")
     for kind, version in sorted(versions):
         is_old = kind == "GLIBC" and re.fullmatch(r"2(\.\d+)+", version) and tuple(map(int, version.split("."))) <= NEWEST_GLIBC
         calls = re.findall(rf"\b(\w+)@{kind}_{re.escape(version)}\b", run("readelf", "--dyn-syms", "-W", str(library)))
         check(is_old, f"{name} needs {kind}_{version}, for {', '.join(calls) or 'the loader'}: see client/driver/old_glibc.c")
+    # Before 2.30 a loader looks for a call of a version in the library that had it where the program was linked, and in those
+    # before it alone.
+    for call in calls_of_libc(library):
+        check(newest_in_libc.get(call, NEWEST_GLIBC) <= NEWEST_GLIBC,
+              f"{name} has {call} of libc.so.6, where glibc 2.28 has none: see lgpu_glibc_stub in client/driver/CMakeLists.txt")
 check(f"glibc {NEWEST_GLIBC[0]}.{NEWEST_GLIBC[1]}" in PAGE, "docs/unmodified*.md do not state the glibc that is needed")
 check(exports(SHIMS / "libcuda.so.1") == symbols | used,
       f"libcuda.so.1 differs from surface.h and used_calls.h by {sorted(exports(SHIMS / 'libcuda.so.1') ^ (symbols | used))}")
