@@ -176,6 +176,7 @@ class Daemon::Impl {
                                                   .events = events_,
                                                   .snapshots = snapshots_,
                                                   .grants = grant_times_,
+                                                  .suspender = suspender_,
                                                   .backend = simulated_ ? "simulated" : "cuda",
                                                   .names_owners = config_.http.owners == "names"}));
     }

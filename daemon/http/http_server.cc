@@ -200,6 +200,7 @@ class HttpServer::Impl {
                                                          .ended = services_.leases.end_counts(),
                                                          .ops = services_.leases.op_counts(),
                                                          .grants = services_.grants.Read(),
+                                                         .suspensions = services_.suspender.counters(),
                                                          .names_owners = services_.names_owners});
   }
 

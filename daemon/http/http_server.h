@@ -26,6 +26,7 @@ class HttpServer {
     EventLog& events;
     MemorySnapshots& snapshots;
     const GrantTimes& grants;
+    const LeaseSuspender& suspender;
     std::string backend;
     bool names_owners = false;  // in the metrics
   };

@@ -265,6 +265,14 @@ void AddTotals(const v1::StatsSnapshot& snapshot, const MetricTotals& totals,
   counter("lgpu_placement_records_total", "Executed ops that were read.", snapshot.placements_total());
   counter("lgpu_placement_records_dropped_total", "Executed ops that were lost before they were read.",
           snapshot.placements_dropped_total());
+  counter("lgpu_suspensions_total", "Leases whose programs were moved to host memory.",
+          totals.suspensions.suspensions);
+  counter("lgpu_resumptions_total", "Leases whose programs were moved back to their GPUs.",
+          totals.suspensions.resumptions);
+  counter("lgpu_suspension_failures_total", "Leases whose programs could not be moved.",
+          totals.suspensions.failures);
+  counter("lgpu_suspension_moved_bytes_total", "Memory that was moved, in both directions.",
+          totals.suspensions.bytes);
   Family refusals(families, "lgpu_refusals_total", "Requests for memory that were refused.",
                   MetricType::Counter);
   for (const RefusalReason reason : {RefusalReason::kLimit, RefusalReason::kCard, RefusalReason::kDeadlock,

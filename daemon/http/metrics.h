@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "daemon/leases/lease_suspender.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/server/event_log.h"
 #include "daemon/sessions/grant_times.h"
@@ -20,6 +21,7 @@ struct MetricTotals {
   LeaseTable::EndCounts ended;
   OpCounts ops;
   GrantTimes::Snapshot grants;
+  LeaseSuspender::Counters suspensions = {};
   bool names_owners = false;  // else the label `owner` is a word that stands for the user
 };
 
