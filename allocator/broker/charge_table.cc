@@ -159,12 +159,13 @@ Broker::Lent ChargeTable::Lend(const Waiter& waiter, bool card_is_waited_for) {
                     .index = session.charges.at(card).index};
   const std::vector<LogicalId> devices = tables_.DevicesOn(session.lease, card);
   // While a request waits for the card or for a limit of the lease, no allowance is lent; nor to a session
-  // that gets no more memory since the charge was granted.
+  // that gets no more memory since the charge was granted, or whose lease is suspended since then.
   const bool others_wait =
       card_is_waited_for || std::any_of(devices.begin(), devices.end(), [&](LogicalId device) {
         return !tables_.devices.at(device).limit_waiters.empty();
       });
-  if (lent.allowances == nullptr || others_wait || devices.empty() || !tables_.CheckMayGrow(session).ok()) {
+  if (lent.allowances == nullptr || others_wait || devices.empty() || !tables_.CheckMayGrow(session).ok() ||
+      tables_.suspensions.contains(session.lease)) {
     return lent;
   }
   lent.keep = AllowanceOf(session.lease, card);

@@ -188,6 +188,26 @@ absl::Status LeaseSuspender::MoveBack(const Programs& programs, Bytes bytes) {
   return failed;
 }
 
+absl::Status LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const Programs programs, ProgramsOf(lease));
+  std::vector<std::int64_t> pids;
+  for (const auto& [runner, processes] : programs) {
+    for (const v1::ProcessName& process : processes) pids.push_back(process.pid());
+  }
+  Bytes all;
+  {
+    MutexLock lock(mutex_);
+    on_the_way_ += bytes;
+    all = on_the_way_;
+  }
+  const absl::Cleanup there = [&] {
+    MutexLock lock(mutex_);
+    on_the_way_ -= bytes;
+  };
+  LGPU_RETURN_IF_ERROR(CheckHostMemory(pids, all));
+  return MoveOut(lease, programs, bytes);
+}
+
 void LeaseSuspender::Observe(const Lease& lease) {
   std::set<std::string> cards;
   for (const LeaseDevice& device : lease.devices) cards.insert(device.card.device.uuid);
@@ -199,16 +219,7 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
   const Clock::time_point began = Clock::now();
   LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginSuspension(caller, name));
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
-  const auto move = [&]() -> absl::Status {
-    LGPU_ASSIGN_OR_RETURN(const Programs programs, ProgramsOf(lease));
-    std::vector<std::int64_t> pids;
-    for (const auto& [runner, processes] : programs) {
-      for (const v1::ProcessName& process : processes) pids.push_back(process.pid());
-    }
-    LGPU_RETURN_IF_ERROR(CheckHostMemory(pids, bytes));
-    return MoveOut(lease, programs, bytes);
-  };
-  if (const absl::Status moved = move(); !moved.ok()) {
+  if (const absl::Status moved = MoveOutInRoom(lease, bytes); !moved.ok()) {
     leases_.EndSuspension(lease.key);
     Tell(lease, absl::StrCat("could not be suspended: ", std::string(moved.message())));
     MutexLock lock(mutex_);

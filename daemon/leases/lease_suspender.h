@@ -83,6 +83,8 @@ class LeaseSuspender {
   SessionId RunnerOf(const Lease& lease, std::int64_t pid) const;
   /// Has the programs moved; where that fails, all runners have undone what they did, as far as they can.
   absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes);
+  /// With host memory for all suspensions that run.
+  absl::Status MoveOutInRoom(const Lease& lease, Bytes bytes);
   absl::Status MoveBack(const Programs& programs, Bytes bytes);
   /// The answer of each runner, in time.
   std::map<SessionId, absl::Status> Run(const Programs& programs, bool resume, Bytes bytes);
@@ -107,6 +109,7 @@ class LeaseSuspender {
   std::uint64_t last_order_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Order> orders_ ABSL_GUARDED_BY(mutex_);
   std::set<LeaseKey> resuming_ ABSL_GUARDED_BY(mutex_);
+  Bytes on_the_way_ ABSL_GUARDED_BY(mutex_);  // to host memory
   Counters counters_ ABSL_GUARDED_BY(mutex_);
 };
 
