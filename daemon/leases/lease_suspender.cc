@@ -55,10 +55,12 @@ Bytes SumOf(const std::vector<LeaseSuspensions::Charge>& charges) {
 
 std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker& broker) {
   const std::optional<LeaseSuspensions::Info> info = broker.suspensions().Find(lease.key);
-  if (!info) return std::nullopt;
+  if (!info && !lease.suspended) return std::nullopt;
   v1::LeaseSuspension suspension;
-  suspension.set_in_host_memory(info->is_parked);
-  suspension.set_bytes(info->parked.count());
+  if (info) {
+    suspension.set_in_host_memory(info->is_parked);
+    suspension.set_bytes(info->parked.count());
+  }
   if (lease.suspended) suspension.set_failed(lease.suspended->failed());
   return suspension;
 }

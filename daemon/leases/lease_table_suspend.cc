@@ -71,6 +71,8 @@ absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms)
 void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }
 
 void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
+  // Of a suspension of an earlier lgpud's the account knows nothing.
+  if (!broker_.suspensions().Find(key)) broker_.suspensions().Begin(key).IgnoreError();
   Park(key);
   MutexLock lock(mutex_);
   const auto found = leases_.find(key);
