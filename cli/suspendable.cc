@@ -77,9 +77,12 @@ absl::Status CheckSuspendable(pid_t pid) {
   if (const std::optional<std::string> frozen = FrozenCgroup(cgroups)) {
     return refuse(absl::StrCat("is frozen, by the cgroup ", Printable(*frozen)));
   }
-  const std::optional<std::set<std::uint64_t>> nccl = MappedFiles(pid, "libnccl");
+  // Processes that work together by NCCL share such files of /dev/shm. The library alone says nothing:
+  // PyTorch always loads it.
+  const std::optional<std::set<std::uint64_t>> nccl = MappedFiles(pid, "/nccl-");
   if (!nccl) return refuse("may not be looked at by this user");
-  if (!nccl->empty()) return refuse("has NCCL loaded, which NVIDIA's checkpoint calls do not support");
+  if (!nccl->empty())
+    return refuse("works with other processes by NCCL, which NVIDIA's checkpoint calls do not support");
   return absl::OkStatus();
 }
 
