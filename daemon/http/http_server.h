@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "daemon/leases/lease_suspender.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/server/config.h"
 #include "daemon/server/event_log.h"
