@@ -23,8 +23,9 @@ void Admission::Admit(WaiterId id, Waiter& waiter) {
   }
   const DeviceEntry& device = tables_.devices.at(waiter.spec.device);
   const SessionEntry& session = tables_.sessions.at(waiter.spec.session);
-  if (tables_.suspensions.contains(session.lease) && !device.removed) {
-    AdmitSuspended(id, waiter, session.waits_longer);
+  const auto suspension = tables_.suspensions.find(session.lease);
+  if (suspension != tables_.suspensions.end() && !device.removed) {
+    AdmitSuspended(id, waiter, suspension->second, session.waits_longer);
   } else if (absl::Status may = MayGrow(waiter); !may.ok()) {
     waiter.phase = Waiter::Phase::kRefused;
     waiter.refusal = std::move(may);
@@ -43,15 +44,20 @@ void Admission::Admit(WaiterId id, Waiter& waiter) {
   }
 }
 
-void Admission::AdmitSuspended(WaiterId id, Waiter& waiter, bool waits_longer) {
-  if (waits_longer && !waiter.spec.ahead) {
+void Admission::AdmitSuspended(WaiterId id, Waiter& waiter, const Suspension& suspension, bool waits_longer) {
+  if (waits_longer && !waiter.spec.ahead && !suspension.has_failed) {
     HoldBack(id, waiter);
     return;
   }
+  const std::string& lease = tables_.devices.at(waiter.spec.device).spec.lease_name;
   waiter.phase = Waiter::Phase::kRefused;
-  waiter.refusal = absl::ResourceExhaustedError(
-      absl::StrCat("lease ", tables_.devices.at(waiter.spec.device).spec.lease_name,
-                   " is suspended, and gets memory again when it is resumed"));
+  waiter.refusal =
+      suspension.has_failed
+          ? absl::FailedPreconditionError(absl::StrCat(
+                "programs of lease ", lease, " could not be resumed, so it gets no more memory; end it with ",
+                "`lgpu rm --kill ", lease, "`"))
+          : absl::ResourceExhaustedError(
+                absl::StrCat("lease ", lease, " is suspended, and gets memory again when it is resumed"));
 }
 
 void Admission::HoldBack(WaiterId id, Waiter& waiter) {

@@ -63,7 +63,7 @@ class Admission {
  private:
   /// FAILED_PRECONDITION: the request's session gets no more memory, however long the request has waited.
   absl::Status MayGrow(const Waiter& waiter) const;
-  void AdmitSuspended(WaiterId id, Waiter& waiter, bool waits_longer);
+  void AdmitSuspended(WaiterId id, Waiter& waiter, const Suspension& suspension, bool waits_longer);
   void AdmitGrowing(WaiterId id, Waiter& waiter);
   void AdmitPreallocated(WaiterId id, Waiter& waiter);
   void AdmitCharge(WaiterId id, Waiter& waiter);

@@ -77,6 +77,8 @@ struct CardCharge {
 /// A lease whose programs are being suspended, are suspended, or are being resumed: its requests wait.
 struct Suspension {
   bool is_parked = false;                 // its memory is in no account
+  bool has_failed = false;                // it is parked for good
+  std::set<SessionId> sessions;           // that had memory at its begin: their processes are moved
   std::map<LogicalId, Bytes> guarantees;  // while it is parked: of its devices, which have none then
   // While it is parked: what its processes had of each card beside their charges.
   std::map<std::pair<CardId, std::int64_t>, Bytes> overheads;

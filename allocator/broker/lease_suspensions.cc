@@ -20,17 +20,39 @@ std::vector<LogicalId> DevicesOf(const BrokerTables& tables, LeaseKey lease) {
   return found;
 }
 
-// The sessions whose processes are suspended: those with memory of a card.
-std::vector<SessionId> ParkedSessions(const BrokerTables& tables, LeaseKey lease) {
-  std::vector<SessionId> found;
+// Those with memory of a card.
+std::set<SessionId> SessionsWithMemory(const BrokerTables& tables, LeaseKey lease) {
+  std::set<SessionId> found;
   for (const SessionId id : tables.SessionsOf(lease)) {
     const SessionEntry& session = tables.sessions.at(id);
     const bool has_any = std::any_of(session.charges.begin(), session.charges.end(), [](const auto& entry) {
-      return !entry.second.leaving && (!entry.second.lent.is_zero() || !entry.second.parked.lent.is_zero());
+      return !entry.second.leaving && !entry.second.lent.is_zero();
     });
-    if (has_any) found.push_back(id);
+    if (has_any) found.insert(id);
   }
   return found;
+}
+
+// The sessions of the suspension that are still there. One that has given all of its memory back since then
+// is among them: its process is moved all the same.
+std::vector<SessionId> MovedSessions(const BrokerTables& tables, LeaseKey lease) {
+  std::vector<SessionId> found;
+  const auto suspension = tables.suspensions.find(lease);
+  if (suspension == tables.suspensions.end()) return found;
+  for (const SessionId id : suspension->second.sessions) {
+    const auto session = tables.sessions.find(id);
+    if (session == tables.sessions.end()) continue;
+    const bool is_ending = std::any_of(session->second.charges.begin(), session->second.charges.end(),
+                                       [](const auto& entry) { return entry.second.leaving; });
+    if (!is_ending) found.push_back(id);
+  }
+  return found;
+}
+
+std::set<CardId> CardsOf(const BrokerTables& tables, LeaseKey lease) {
+  std::set<CardId> cards;
+  for (const LogicalId device : DevicesOf(tables, lease)) cards.insert(tables.CardOf(device));
+  return cards;
 }
 
 absl::Status CheckDevices(const BrokerTables& tables, LeaseKey lease) {
@@ -94,6 +116,12 @@ absl::Status LeaseSuspensions::CheckMayBegin(LeaseKey lease) const {
 absl::Status LeaseSuspensions::Begin(LeaseKey lease) {
   BrokerLock lock(core_);
   LGPU_RETURN_IF_ERROR(CheckMayBegin(lease));
+  BeginLocked(lease);
+  return absl::OkStatus();
+}
+
+void LeaseSuspensions::BeginLocked(LeaseKey lease) {
+  core_.mutex.AssertHeld();
   BrokerTables& tables = core_.tables;
   tables.suspensions[lease];
   std::set<CardId> touched;
@@ -107,21 +135,24 @@ absl::Status LeaseSuspensions::Begin(LeaseKey lease) {
     const CardId card = tables.CardOf(device);
     if (core_.charges.TakeAllowances(card, lease)) touched.insert(card);
   }
+  tables.suspensions.at(lease).sessions = SessionsWithMemory(tables, lease);
   for (const CardId card : touched) core_.scheduler.Serve(card);
-  return absl::OkStatus();
 }
 
 std::vector<LeaseSuspensions::Charge> LeaseSuspensions::Charges(LeaseKey lease) const {
   std::vector<Charge> charges;
   BrokerLock lock(core_);
-  for (const SessionId id : ParkedSessions(core_.tables, lease)) {
+  const std::vector<LogicalId> devices = DevicesOf(core_.tables, lease);
+  for (const SessionId id : MovedSessions(core_.tables, lease)) {
+    const std::size_t before = charges.size();
     for (const auto& [card, charge] : core_.tables.sessions.at(id).charges) {
-      if (charge.leaving) continue;
       const auto& held = charge.parked.lent.is_zero() ? charge.held : charge.parked.held;
       for (const auto& [device, bytes] : held) {
         charges.push_back({.session = id, .device = device, .bytes = bytes});
       }
     }
+    const bool has_none = charges.size() == before && !devices.empty();
+    if (has_none) charges.push_back({.session = id, .device = devices.front(), .bytes = {}});
   }
   return charges;
 }
@@ -138,13 +169,19 @@ void LeaseSuspensions::DropGuarantees(LeaseKey lease) {
 
 Bytes LeaseSuspensions::Park(LeaseKey lease) {
   BrokerLock lock(core_);
+  return ParkLocked(lease);
+}
+
+Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
+  core_.mutex.AssertHeld();
   BrokerTables& tables = core_.tables;
   const auto found = tables.suspensions.find(lease);
   if (found == tables.suspensions.end() || found->second.is_parked) return Bytes();
   Suspension& suspension = found->second;
   suspension.is_parked = true;
-  std::map<CardId, Bytes> left;  // what the programs have given up
-  for (const SessionId id : ParkedSessions(tables, lease)) {
+  std::map<CardId, Bytes> left;                                 // what the programs have given up
+  for (const CardId card : CardsOf(tables, lease)) left[card];  // of guarantees, others get some everywhere
+  for (const SessionId id : MovedSessions(tables, lease)) {
     SessionEntry& session = tables.sessions.at(id);
     for (auto& [card, charge] : session.charges) {
       left[card] += charge.HeldInAll();
@@ -153,7 +190,7 @@ Bytes LeaseSuspensions::Park(LeaseKey lease) {
     for (const CardId card : session.on_cards) {
       suspension.overheads[{card, session.pid}] = core_.overheads.WantedBy(session.pid, card);
     }
-    for (const CardId card : core_.overheads.Refund(session)) left[card] += Bytes();
+    core_.overheads.Refund(session);
   }
   DropGuarantees(lease);
   core_.charges.LogLess();
@@ -175,7 +212,9 @@ std::map<CardId, Bytes> LeaseSuspensions::NeedLocked(LeaseKey lease) const {
   core_.mutex.AssertHeld();
   const BrokerTables& tables = core_.tables;
   std::map<LogicalId, Bytes> parked;
-  for (const SessionId id : ParkedSessions(tables, lease)) {
+  std::set<std::int64_t> pids;
+  for (const SessionId id : MovedSessions(tables, lease)) {
+    pids.insert(tables.sessions.at(id).pid);
     for (const auto& [card, charge] : tables.sessions.at(id).charges) {
       for (const auto& [device, bytes] : charge.parked.held) parked[device] += bytes;
     }
@@ -189,6 +228,7 @@ std::map<CardId, Bytes> LeaseSuspensions::NeedLocked(LeaseKey lease) const {
     need[card] += SaturatingSub(all, held);
   }
   for (const auto& [of, bytes] : suspension.overheads) {
+    if (!pids.contains(of.second)) continue;  // it has ended meanwhile
     need[of.first] += RoundUp(bytes, tables.GranuleOf(of.first));
   }
   std::erase_if(need, [](const auto& entry) { return entry.second.is_zero(); });
@@ -214,6 +254,7 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
   for (const auto& [card, bytes] : need) {
     const Bytes free = tables.ledger.View(card).free();
     if (bytes <= free) continue;
+    for (const CardId freed : CardsOf(tables, lease)) core_.scheduler.Serve(freed);
     return absl::ResourceExhaustedError(absl::StrCat("GPU ", tables.cards.at(card).index, " has ",
                                                      FormatBytes(free), " free, and the lease needs ",
                                                      FormatBytes(bytes)));
@@ -224,7 +265,7 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
     const Bytes limit = tables.ledger.View(device).limit;
     LGPU_CHECK(tables.ledger.Resize(device, {.limit = limit, .guarantee = guarantee}).ok());
   }
-  for (const SessionId id : ParkedSessions(tables, lease)) {
+  for (const SessionId id : MovedSessions(tables, lease)) {
     SessionEntry& session = tables.sessions.at(id);
     for (auto& [card, charge] : session.charges) core_.charges.Unpark(id, card);
     core_.overheads.Charge(session);
@@ -236,6 +277,7 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
     }
   }
   suspension.overheads.clear();
+  for (const CardId card : CardsOf(tables, lease)) core_.scheduler.Serve(card);  // what was too much
   return absl::OkStatus();
 }
 
@@ -244,6 +286,28 @@ void LeaseSuspensions::End(LeaseKey lease) {
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end() || found->second.is_parked) return;
   core_.tables.suspensions.erase(found);
+  AdmitAgain(lease);
+}
+
+absl::Status LeaseSuspensions::BeginAnyway(LeaseKey lease) {
+  BrokerLock lock(core_);
+  if (core_.tables.suspensions.contains(lease)) return absl::OkStatus();
+  LGPU_RETURN_IF_ERROR(CheckDevices(core_.tables, lease));
+  BeginLocked(lease);
+  return absl::OkStatus();
+}
+
+void LeaseSuspensions::Fail(LeaseKey lease) {
+  BrokerLock lock(core_);
+  const auto found = core_.tables.suspensions.find(lease);
+  if (found == core_.tables.suspensions.end()) return;
+  ParkLocked(lease);
+  found->second.has_failed = true;
+  AdmitAgain(lease);
+}
+
+void LeaseSuspensions::AdmitAgain(LeaseKey lease) {
+  core_.mutex.AssertHeld();
   std::set<CardId> touched;
   for (auto& [id, waiter] : core_.waiting.waiters) {
     if (waiter.phase != Waiter::Phase::kSuspended) continue;
@@ -255,10 +319,13 @@ void LeaseSuspensions::End(LeaseKey lease) {
 }
 
 void LeaseSuspensions::Restore(LeaseKey lease, std::span<const Charge> charges,
-                               const std::map<LogicalId, Bytes>& guarantees) {
+                               const std::map<LogicalId, Bytes>& guarantees, bool has_failed) {
   BrokerLock lock(core_);
-  core_.tables.suspensions[lease] = {.is_parked = true, .guarantees = guarantees, .overheads = {}};
+  Suspension& suspension = core_.tables.suspensions[lease];
+  suspension = {
+      .is_parked = true, .has_failed = has_failed, .sessions = {}, .guarantees = guarantees, .overheads = {}};
   for (const Charge& charge : charges) {
+    suspension.sessions.insert(charge.session);
     if (core_.tables.sessions.contains(charge.session) && core_.tables.devices.contains(charge.device)) {
       core_.charges.RestoreParked(charge.session, charge.device, charge.bytes);
     }
@@ -268,7 +335,7 @@ void LeaseSuspensions::Restore(LeaseKey lease, std::span<const Charge> charges,
 Bytes LeaseSuspensions::ParkedOf(LeaseKey lease) const {
   core_.mutex.AssertHeld();
   Bytes sum;
-  for (const SessionId id : ParkedSessions(core_.tables, lease)) {
+  for (const SessionId id : MovedSessions(core_.tables, lease)) {
     for (const auto& [card, charge] : core_.tables.sessions.at(id).charges) sum += charge.parked.lent;
   }
   return sum;

@@ -21,8 +21,9 @@ struct BrokerCore;
 ///   TakeBack  its memory is charged again, whole or not at all; its programs may come back
 ///   End       its requests go on
 ///
-/// From Begin and from TakeBack on End leads back; Park comes after either. A lease with memory in chunks, or
-/// with a preallocated device, cannot be suspended.
+/// From Begin and from TakeBack on End leads back; Park comes after either. Fail ends it for good: the
+/// programs cannot come back. A lease with memory in chunks, or with a preallocated device, cannot be
+/// suspended.
 ///
 /// Thread-safe: it takes the broker's lock. The core outlives it.
 class LeaseSuspensions {
@@ -37,7 +38,8 @@ class LeaseSuspensions {
     LogicalId device;
     Bytes bytes;
   };
-  /// What Park takes from the account, or has taken. It only falls.
+  /// What Park takes from the account, or has taken, since Begin. It only falls; a session whose process is
+  /// moved is named also where it has nothing left.
   std::vector<Charge> Charges(LeaseKey lease) const;
   /// Returns the bytes. On cards whose memory is observed others get them as soon as a report shows that they
   /// are free.
@@ -49,9 +51,15 @@ class LeaseSuspensions {
   absl::Status TakeBack(LeaseKey lease, std::span<const WaiterId> rooms);
   /// Nothing happens if the lease is parked, or was not begun.
   void End(LeaseKey lease);
+  /// As Begin, if it is not begun, whatever the state of its sessions: an earlier broker had begun.
+  absl::Status BeginAnyway(LeaseKey lease);
+  /// Its memory is in no account from here on, and its requests are refused. Nothing happens if it was not
+  /// begun.
+  void Fail(LeaseKey lease);
   /// An earlier broker had parked this. The lease's devices and sessions are restored, without guarantee and
   /// charges.
-  void Restore(LeaseKey lease, std::span<const Charge> charges, const std::map<LogicalId, Bytes>& guarantees);
+  void Restore(LeaseKey lease, std::span<const Charge> charges, const std::map<LogicalId, Bytes>& guarantees,
+               bool has_failed = false);
 
   struct Info {
     bool is_parked = false;
@@ -64,6 +72,9 @@ class LeaseSuspensions {
   absl::Status CheckMayBegin(LeaseKey lease) const;
   std::map<CardId, Bytes> NeedLocked(LeaseKey lease) const;
   Bytes ParkedOf(LeaseKey lease) const;
+  void BeginLocked(LeaseKey lease);
+  Bytes ParkLocked(LeaseKey lease);
+  void AdmitAgain(LeaseKey lease);
   void DropGuarantees(LeaseKey lease);
 
   BrokerCore& core_;

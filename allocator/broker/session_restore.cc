@@ -85,10 +85,10 @@ absl::Status SessionRestore::AddSession(SessionId session, std::int64_t pid, std
 void SessionRestore::ChargeOverhead() {
   BrokerLock lock(core_);
   for (auto& [id, session] : core_.tables.sessions) {
-    const auto is_parked = [](const auto& entry) { return !entry.second.parked.lent.is_zero(); };
-    if (std::none_of(session.charges.begin(), session.charges.end(), is_parked)) {
-      core_.overheads.Charge(session);
-    }
+    const auto suspension = core_.tables.suspensions.find(session.lease);
+    const bool is_parked =
+        suspension != core_.tables.suspensions.end() && suspension->second.sessions.contains(id);
+    if (!is_parked) core_.overheads.Charge(session);
   }
 }
 

@@ -323,6 +323,7 @@ class LeaseTable {
   /// The id of a lease that waits. INVALID_ARGUMENT where several have that name.
   absl::StatusOr<std::string> FindWaiting(const Caller& caller, const std::string& text) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::JournalSuspended SuspendedRecord(LeaseKey key) const;
   // lease_table_restart.cc.
   void NoteLease(const Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteSession(const Lease& lease, const SessionState& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

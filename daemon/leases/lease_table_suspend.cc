@@ -21,10 +21,7 @@ absl::StatusOr<Lease> LeaseTable::BeginSuspension(const Caller& caller, const st
   return lease;
 }
 
-Bytes LeaseTable::Park(LeaseKey key) {
-  MutexLock lock(mutex_);
-  const auto found = leases_.find(key);
-  if (found == leases_.end()) return Bytes();
+v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
   v1::JournalSuspended record;
   for (const LeaseSuspensions::Charge& charge : broker_.suspensions().Charges(key)) {
     v1::JournalCharged& out = *record.add_charges();
@@ -32,7 +29,14 @@ Bytes LeaseTable::Park(LeaseKey key) {
     out.set_device_id(charge.device.value);
     out.set_bytes(charge.bytes.count());
   }
-  found->second.suspended = std::move(record);
+  return record;
+}
+
+Bytes LeaseTable::Park(LeaseKey key) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  if (found == leases_.end()) return Bytes();
+  found->second.suspended = SuspendedRecord(key);
   // Before the memory is anybody's: a grant of it is behind this record in the journal.
   NoteLease(found->second);
   return broker_.suspensions().Park(key);
@@ -71,14 +75,16 @@ absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms)
 void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }
 
 void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
-  // Of a suspension of an earlier lgpud's the account knows nothing.
-  if (!broker_.suspensions().Find(key)) broker_.suspensions().Begin(key).IgnoreError();
-  Park(key);
   MutexLock lock(mutex_);
   const auto found = leases_.find(key);
-  if (found == leases_.end() || !found->second.suspended) return;
+  if (found == leases_.end()) return;
+  // Of a suspension of an earlier lgpud's the account knows nothing. Where it cannot begin, the programs keep
+  // their charges, and the journal says the same.
+  if (!broker_.suspensions().BeginAnyway(key).ok()) return;
+  found->second.suspended = SuspendedRecord(key);
   found->second.suspended->set_failed(why);
-  NoteLease(found->second);
+  NoteLease(found->second);  // before the memory is anybody's, as in Park
+  broker_.suspensions().Fail(key);
 }
 
 void LeaseTable::RestoreSuspensions() {
@@ -93,7 +99,7 @@ void LeaseTable::RestoreSuspensions() {
                          .device = LogicalId{charge.device_id()},
                          .bytes = Bytes(charge.bytes())});
     }
-    broker_.suspensions().Restore(key, charges, guarantees);
+    broker_.suspensions().Restore(key, charges, guarantees, !lease.suspended->failed().empty());
   }
 }
 
