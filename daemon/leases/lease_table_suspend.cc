@@ -35,7 +35,7 @@ v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
 Bytes LeaseTable::Park(LeaseKey key) {
   MutexLock lock(mutex_);
   const auto found = leases_.find(key);
-  if (found == leases_.end()) return Bytes();
+  if (found == leases_.end() || !broker_.suspensions().Find(key)) return Bytes();
   found->second.suspended = SuspendedRecord(key);
   // Before the memory is anybody's: a grant of it is behind this record in the journal.
   NoteLease(found->second);
