@@ -13,6 +13,7 @@
 #include "base/process.h"
 #include "base/read_file.h"
 #include "daemon/leases/host_memory.h"
+#include "lgpu/refusal.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -51,6 +52,14 @@ absl::Status NoRunner(const SessionState& program) {
   return absl::FailedPreconditionError(absl::StrCat(
       program.identity().command, " (pid ", program.process().pid,
       ") has no `lgpu run` or `lgpu exec` above it that could move it; start it with one of them"));
+}
+
+absl::Status NoRoomNow(const Lease& lease, const absl::Status& status) {
+  const std::optional<Refusal> refusal = GetRefusal(status);
+  if (!refusal) return status;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "there is no room for lease ", lease.name, " now: ", refusal->card, " has ",
+      FormatBytes(refusal->card_free), " free, and the lease needs ", FormatBytes(refusal->asked)));
 }
 
 Bytes SumOf(const std::vector<LeaseSuspensions::Charge>& charges) {
@@ -266,20 +275,22 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
 absl::Status LeaseSuspender::AwaitMemory(const Lease& lease, const Patience& patience,
                                          std::vector<WaiterId>& rooms) {
   const auto waker = std::make_shared<ThreadWaker>();
+  const bool at_once = Clock::now() >= patience.deadline;
   for (const auto& [card, bytes] : broker_.suspensions().NeedOf(lease.key)) {
     rooms.push_back(broker_.reservations().Queue({.card = card,
                                                   .bytes = bytes,
                                                   .lease_name = lease.name,
                                                   .owner = lease.owner.name,
                                                   .pid = 0,
-                                                  .waker = waker}));
+                                                  .waker = waker,
+                                                  .at_once = at_once}));
   }
   std::vector<WaiterId> waiting = rooms;
   while (true) {
     for (auto room = waiting.begin(); room != waiting.end();) {
       const std::optional<Reservations::Place> place = broker_.reservations().View(*room);
       const std::optional<Broker::Answer> answer = broker_.TakeAnswer(*room);
-      if (answer && !answer->status.ok()) return answer->status;
+      if (answer && !answer->status.ok()) return at_once ? NoRoomNow(lease, answer->status) : answer->status;
       if (!answer && Clock::now() >= patience.deadline) {
         return absl::ResourceExhaustedError(
             absl::StrCat("there was no room for lease ", lease.name, " in that time",

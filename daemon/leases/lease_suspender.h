@@ -78,6 +78,10 @@ class LeaseSuspender {
   };
   /// By their runners.
   using Programs = std::map<SessionId, std::vector<v1::ProcessName>>;
+  struct Answers {
+    std::map<SessionId, absl::Status> of;  // each runner
+    std::set<SessionId> silent;            // did not answer in time: it may still do what it was told
+  };
   absl::StatusOr<Programs> ProgramsOf(const Lease& lease) const;
   /// The runner of the lease that is an ancestor of the process.
   SessionId RunnerOf(const Lease& lease, std::int64_t pid) const;
@@ -88,10 +92,6 @@ class LeaseSuspender {
   Answers MoveBack(const Lease& lease, const Programs& programs, Bytes bytes) {
     return Run(lease, programs, /*resume=*/true, bytes);
   }
-  struct Answers {
-    std::map<SessionId, absl::Status> of;  // each runner
-    std::set<SessionId> silent;            // did not answer in time: it may still do what it was told
-  };
   /// What runners answer in time. An order to resume that was not answered stays: its answer decides about
   /// the lease whenever it comes.
   Answers Run(const Lease& lease, const Programs& programs, bool resume, Bytes bytes);

@@ -111,6 +111,21 @@ TEST_F(LeaseSuspensionsTest, APlaceInTheQueueSetsItsMemoryAside) {
   EXPECT_EQ(Resume(kAnn, {room}), absl::OkStatus());
 }
 
+TEST_F(LeaseSuspensionsTest, ARoomThatIsAskedForAtOnceStandsInNoQueue) {
+  Device(1_GiB, kAnn);
+  Device(1_GiB, kBob);
+  const SessionId bob = Program(2, kBob);
+  Charged(bob, 500_MiB);
+  const WaiterId room =
+      broker_->reservations().Queue({.card = Card(0), .bytes = 800_MiB, .owner = "ann", .at_once = true});
+  EXPECT_FALSE(broker_->reservations().View(room));
+  const std::optional<Broker::Answer> answer = broker_->TakeAnswer(room);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(absl::IsResourceExhausted(answer->status)) << answer->status;
+  Uncharge(bob, 500_MiB);
+  EXPECT_EQ(CardFree(), 1_GiB) << "nothing is set aside for it later";
+}
+
 TEST_F(LeaseSuspensionsTest, RequestsOfTheLeaseWaitAndGoOnWithTheTimeThatTheyHad) {
   Device(1_GiB, kAnn);
   Device(1_GiB, kBob);
