@@ -57,9 +57,10 @@ absl::Status NoRunner(const SessionState& program) {
 absl::Status NoRoomNow(const Lease& lease, const absl::Status& status) {
   const std::optional<Refusal> refusal = GetRefusal(status);
   if (!refusal) return status;
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "there is no room for lease ", lease.name, " now: ", refusal->card, " has ",
-      FormatBytes(refusal->card_free), " free, and the lease needs ", FormatBytes(refusal->asked)));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("there is no room for lease ", lease.name, " now: ", refusal->card, " has ",
+                   FormatBytes(refusal->card_free.value_or(Bytes())), " free, and the lease needs ",
+                   FormatBytes(refusal->asked)));
 }
 
 Bytes SumOf(const std::vector<LeaseSuspensions::Charge>& charges) {
