@@ -51,9 +51,11 @@ class LeaseSuspensions {
   absl::Status TakeBack(LeaseKey lease, std::span<const WaiterId> rooms);
   /// Nothing happens if the lease is parked, or was not begun.
   void End(LeaseKey lease);
-  /// From any state: its memory is in no account, and its requests are refused. FAILED_PRECONDITION: the
-  /// lease was not begun and cannot be, and nothing changes.
-  absl::Status Fail(LeaseKey lease);
+  /// As Begin, if it is not begun, whatever the state of its sessions: an earlier broker had begun.
+  absl::Status BeginAnyway(LeaseKey lease);
+  /// Its memory is in no account from here on, and its requests are refused. Nothing happens if it was not
+  /// begun.
+  void Fail(LeaseKey lease);
   /// An earlier broker had parked this. The lease's devices and sessions are restored, without guarantee and
   /// charges.
   void Restore(LeaseKey lease, std::span<const Charge> charges, const std::map<LogicalId, Bytes>& guarantees,

@@ -16,7 +16,7 @@ WaiterId Reservations::Queue(const Reservations::Request& spec) {
                  .at_least = RoundUp(spec.bytes, core_.tables.GranuleOf(spec.card)),
                  .wanted = {},
                  .asked_at = core_.now(),
-                 .deadline = Broker::TimePoint::max()};
+                 .deadline = spec.at_once ? core_.now() : Broker::TimePoint::max()};
   waiter.card = spec.card;
   waiter.user = spec.owner;
   waiter.waker = spec.waker;

@@ -27,6 +27,7 @@ class Reservations {
     std::string owner = {};
     std::int64_t pid = 0;
     std::shared_ptr<Waker> waker = {};  // woken when it waits no more
+    bool at_once = false;               // refused where there is no room now: it never stands in the queue
   };
   struct Place {
     std::string text = {};  // what it waits for, in words for every user

@@ -158,6 +158,9 @@ class RmCommand final : public Command {
 
   absl::Status Remove(Connection& connection, const std::string& name, const v1::RemoveLeaseRequest& request,
                       Outcome& outcome) const {
+    if (!kill_ && !request.lease().empty()) {
+      LGPU_RETURN_IF_ERROR(CheckNotSuspended(connection, request.lease()));
+    }
     // Only here does a name find an ending lease, whose programs and memory may still be there.
     std::string id;
     if ((kill_ || !wait_.empty()) && !request.lease().empty()) {
@@ -183,6 +186,20 @@ class RmCommand final : public Command {
     constexpr std::chrono::seconds kMoment{2};
     if (programs) AwaitEnd(connection, id, Clock::now() + kMoment).IgnoreError();
     return absl::OkStatus();
+  }
+
+  static absl::Status CheckNotSuspended(Connection& connection, const std::string& lease) {
+    v1::GetLeaseRequest request;
+    request.set_lease(lease);
+    const absl::StatusOr<v1::Lease> now = connection.Call(kGetLease, request);
+    if (!now.ok() || !now->suspension().in_host_memory() || now->suspension().bytes() == 0) {
+      return absl::OkStatus();
+    }
+    const std::string name = Printable(now->name());
+    return absl::FailedPreconditionError(
+        absl::StrCat("the programs of lease ", name, " are suspended, and without the lease they would wait ",
+                     "for ever\ntry: lgpu rm --kill ", name,
+                     now->suspension().failed().empty() ? absl::StrCat(", or lgpu resume ", name) : ""));
   }
 
   absl::Status EndPrograms(LeasePrograms& programs, const std::string& name, Outcome& outcome) const {

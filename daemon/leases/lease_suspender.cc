@@ -11,7 +11,9 @@
 #include "allocator/broker/reservations.h"
 #include "allocator/broker/thread_waker.h"
 #include "base/process.h"
+#include "base/read_file.h"
 #include "daemon/leases/host_memory.h"
+#include "lgpu/refusal.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -39,10 +41,26 @@ std::uint64_t MsSince(LeaseSuspender::Clock::time_point then) {
 
 std::string Seconds(std::uint64_t ms) { return absl::StrFormat("%.1fs", static_cast<double>(ms) / 1000); }
 
+/// By a signal or Ctrl-Z.
+bool IsStopped(std::int64_t pid) {
+  const std::string stat = ReadWholeFile(absl::StrCat("/proc/", pid, "/stat")).value_or("");
+  const std::size_t end = stat.rfind(')');  // "PID (name) T PPID ...": the name may have anything in it
+  return end != std::string::npos && end + 2 < stat.size() && stat[end + 2] == 'T';
+}
+
 absl::Status NoRunner(const SessionState& program) {
   return absl::FailedPreconditionError(absl::StrCat(
       program.identity().command, " (pid ", program.process().pid,
       ") has no `lgpu run` or `lgpu exec` above it that could move it; start it with one of them"));
+}
+
+absl::Status NoRoomNow(const Lease& lease, const absl::Status& status) {
+  const std::optional<Refusal> refusal = GetRefusal(status);
+  if (!refusal) return status;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("there is no room for lease ", lease.name, " now: ", refusal->card, " has ",
+                   FormatBytes(refusal->card_free.value_or(Bytes())), " free, and the lease needs ",
+                   FormatBytes(refusal->asked)));
 }
 
 Bytes SumOf(const std::vector<LeaseSuspensions::Charge>& charges) {
@@ -111,6 +129,12 @@ absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease&
     if (session == nullptr || !pids.insert(session->process().pid).second) continue;
     const SessionId runner = RunnerOf(lease, session->process().pid);
     if (!runner) return NoRunner(*session);
+    const std::shared_ptr<SessionState> parent = sessions_.Find(runner);
+    if (parent != nullptr && IsStopped(parent->process().pid)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the `lgpu run` (pid ", parent->process().pid, ") that would move ", session->identity().command,
+          " is stopped\ntry: kill -CONT ", parent->process().pid, "    (or fg, in its terminal)"));
+    }
     v1::ProcessName& name = programs[runner].emplace_back();
     name.set_pid(session->process().pid);
     name.set_start_time(session->process().start_time);
@@ -126,7 +150,8 @@ std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
   return id;
 }
 
-std::map<SessionId, absl::Status> LeaseSuspender::Run(const Programs& programs, bool resume, Bytes bytes) {
+LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& programs, bool resume,
+                                            Bytes bytes) {
   const milliseconds limit = TimeFor(bytes);
   const Clock::time_point deadline = Clock::now() + limit + kSlack;
   std::map<std::uint64_t, SessionId> sent;
@@ -141,7 +166,10 @@ std::map<SessionId, absl::Status> LeaseSuspender::Run(const Programs& programs, 
     }
   }
   for (const auto& [id, runner] : sent) WakeRunner(runner);
-  std::map<SessionId, absl::Status> answers;
+  const absl::Status none = absl::DeadlineExceededError(
+      absl::StrCat("its `lgpu run` did not answer within ",
+                   Seconds(static_cast<std::uint64_t>((limit + kSlack).count()))));
+  Answers answers;
   MutexLock lock(mutex_);
   const auto all_answered = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::all_of(sent.begin(), sent.end(),
@@ -153,13 +181,16 @@ std::map<SessionId, absl::Status> LeaseSuspender::Run(const Programs& programs, 
   }
   for (const auto& [id, runner] : sent) {
     const std::optional<absl::Status> answer = orders_.at(id).answer;
-    answers[runner] = answer ? *answer
-                             : absl::DeadlineExceededError(absl::StrCat(
-                                   "its `lgpu run` did not answer within ", (limit + kSlack).count(), "ms"));
-    orders_.erase(id);
+    answers.of[runner] = answer.value_or(closed_ ? absl::UnavailableError("lgpud is stopping") : none);
+    if (!answer) answers.silent.insert(runner);
+    if (!answer && resume) {
+      orders_.at(id).nobody_waits = lease.key;
+    } else {
+      orders_.erase(id);
+    }
   }
   if (closed_) {
-    for (auto& [runner, status] : answers) status.Update(absl::UnavailableError("lgpud is stopping"));
+    for (auto& [runner, status] : answers.of) status.Update(absl::UnavailableError("lgpud is stopping"));
   }
   return answers;
 }
@@ -172,22 +203,22 @@ bool LeaseSuspender::IsClosed() const {
 absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& programs, Bytes bytes) {
   absl::Status failed;
   Programs undone;
-  for (const auto& [runner, status] : Run(programs, /*resume=*/false, bytes)) {
+  const Answers out = Run(lease, programs, /*resume=*/false, bytes);
+  for (const auto& [runner, status] : out.of) {
     failed.Update(status);
     // A runner that says that it failed has undone its part.
-    if (status.ok() || absl::IsDeadlineExceeded(status)) undone[runner] = programs.at(runner);
+    if (status.ok() || out.silent.contains(runner)) undone[runner] = programs.at(runner);
   }
   if (failed.ok() || IsClosed()) return failed;
-  const absl::Status back = MoveBack(undone, bytes);
+  absl::Status back;
+  const Answers undoing = MoveBack(lease, undone, bytes);
+  for (const auto& [runner, status] : undoing.of) {
+    // What is silent follows its orders one after the other: its programs run in the end.
+    if (!undoing.silent.contains(runner)) back.Update(status);
+  }
   if (back.ok()) return failed;
   return absl::InternalError(absl::StrCat(std::string(failed.message()), "; and its programs cannot go on: ",
                                           std::string(back.message()), "\ntry: lgpu rm --kill ", lease.name));
-}
-
-absl::Status LeaseSuspender::MoveBack(const Programs& programs, Bytes bytes) {
-  absl::Status failed;
-  for (const auto& [runner, status] : Run(programs, /*resume=*/true, bytes)) failed.Update(status);
-  return failed;
 }
 
 absl::Status LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes) {
@@ -245,20 +276,22 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
 absl::Status LeaseSuspender::AwaitMemory(const Lease& lease, const Patience& patience,
                                          std::vector<WaiterId>& rooms) {
   const auto waker = std::make_shared<ThreadWaker>();
+  const bool at_once = Clock::now() >= patience.deadline;
   for (const auto& [card, bytes] : broker_.suspensions().NeedOf(lease.key)) {
     rooms.push_back(broker_.reservations().Queue({.card = card,
                                                   .bytes = bytes,
                                                   .lease_name = lease.name,
                                                   .owner = lease.owner.name,
                                                   .pid = 0,
-                                                  .waker = waker}));
+                                                  .waker = waker,
+                                                  .at_once = at_once}));
   }
   std::vector<WaiterId> waiting = rooms;
   while (true) {
     for (auto room = waiting.begin(); room != waiting.end();) {
       const std::optional<Reservations::Place> place = broker_.reservations().View(*room);
       const std::optional<Broker::Answer> answer = broker_.TakeAnswer(*room);
-      if (answer && !answer->status.ok()) return answer->status;
+      if (answer && !answer->status.ok()) return at_once ? NoRoomNow(lease, answer->status) : answer->status;
       if (!answer && Clock::now() >= patience.deadline) {
         return absl::ResourceExhaustedError(
             absl::StrCat("there was no room for lease ", lease.name, " in that time",
@@ -307,9 +340,27 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   response.set_waited_ms(
       static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(began - asked).count()));
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
-  absl::StatusOr<Programs> programs = ProgramsOf(lease);
-  const absl::Status back = programs.ok() ? MoveBack(*programs, bytes) : programs.status();
-  if (!back.ok() && IsClosed()) return back;  // the next lgpud goes on
+  const absl::StatusOr<Programs> programs = ProgramsOf(lease);
+  if (!programs.ok()) {  // none was told anything: they are suspended as before
+    leases_.Park(lease.key);
+    Observe(lease);
+    return programs.status();
+  }
+  absl::Status back;
+  absl::Status late;
+  const Answers answers = MoveBack(lease, *programs, bytes);
+  for (const auto& [runner, status] : answers.of) {
+    (answers.silent.contains(runner) ? late : back).Update(status);
+  }
+  const bool has_failed = !back.ok() || !late.ok();
+  if (has_failed && IsClosed()) return absl::UnavailableError("lgpud is stopping");  // the next one goes on
+  if (back.ok() && !late.ok()) {
+    EndWhenAnswered(lease.key);
+    Tell(lease, absl::StrCat("is being resumed: ", std::string(late.message())));
+    return absl::DeadlineExceededError(
+        absl::StrCat(std::string(late.message()), "; lease ", lease.name,
+                     " has its memory again, and its programs go on as soon as that one answers"));
+  }
   if (!back.ok()) {
     leases_.FailSuspension(lease.key, std::string(back.message()));
     Observe(lease);
@@ -330,61 +381,6 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   ++counters_.resumptions;
   counters_.bytes += response.bytes();
   return response;
-}
-
-std::vector<v1::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
-  std::vector<v1::Suspend> frames;
-  MutexLock lock(mutex_);
-  for (auto& [id, order] : orders_) {
-    if (order.runner != runner || std::exchange(order.is_sent, true)) continue;
-    frames.push_back(order.frame);
-  }
-  return frames;
-}
-
-void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Status& status) {
-  std::optional<LeaseKey> over;
-  {
-    MutexLock lock(mutex_);
-    const auto found = orders_.find(id);
-    if (found == orders_.end() || found->second.runner != runner) return;  // its time was over
-    over = found->second.nobody_waits;
-    found->second.answer = status;
-    if (over) orders_.erase(found);
-    answered_.NotifyAll();
-  }
-  if (!over || status.ok()) return;
-  leases_.FailSuspension(*over, std::string(status.message()));
-  leases_.TellOf(*over, [&](const LeaseEvents& events, const Lease& lease) {
-    events.Suspended(lease, absl::StrCat("cannot be resumed: ", std::string(status.message())));
-  });
-}
-
-void LeaseSuspender::RunnerBack(const SessionState& runner) {
-  const auto suspension = broker_.suspensions().Find(runner.lease());
-  if (suspension && suspension->is_parked) return;
-  {
-    MutexLock lock(mutex_);
-    Order order;
-    order.frame.set_resume(true);
-    order.frame.set_limit_ms(
-        static_cast<std::uint64_t>(std::chrono::milliseconds(std::chrono::minutes(10)).count()));
-    order.nobody_waits = runner.lease();
-    Queue(runner.id(), std::move(order));
-  }
-  WakeRunner(runner.id());
-}
-
-void LeaseSuspender::RunnerGone(SessionId runner) {
-  MutexLock lock(mutex_);
-  std::erase_if(orders_, [runner](const auto& entry) {
-    return entry.second.runner == runner && entry.second.nobody_waits;
-  });
-  for (auto& [id, order] : orders_) {
-    if (order.runner != runner || order.answer) continue;
-    order.answer = absl::FailedPreconditionError("its `lgpu run` has ended meanwhile");
-  }
-  answered_.NotifyAll();
 }
 
 }  // namespace lgpu::daemon

@@ -74,10 +74,14 @@ class LeaseSuspender {
     v1::Suspend frame;
     bool is_sent = false;
     std::optional<absl::Status> answer = {};
-    std::optional<LeaseKey> nobody_waits = {};  // its failure is this lease's end
+    std::optional<LeaseKey> nobody_waits = {};  // its answer decides about this lease
   };
   /// By their runners.
   using Programs = std::map<SessionId, std::vector<v1::ProcessName>>;
+  struct Answers {
+    std::map<SessionId, absl::Status> of;  // each runner
+    std::set<SessionId> silent;            // did not answer in time: it may still do what it was told
+  };
   absl::StatusOr<Programs> ProgramsOf(const Lease& lease) const;
   /// The runner of the lease that is an ancestor of the process.
   SessionId RunnerOf(const Lease& lease, std::int64_t pid) const;
@@ -85,9 +89,16 @@ class LeaseSuspender {
   absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes);
   /// With host memory for all suspensions that run.
   absl::Status MoveOutInRoom(const Lease& lease, Bytes bytes);
-  absl::Status MoveBack(const Programs& programs, Bytes bytes);
-  /// The answer of each runner, in time.
-  std::map<SessionId, absl::Status> Run(const Programs& programs, bool resume, Bytes bytes);
+  Answers MoveBack(const Lease& lease, const Programs& programs, Bytes bytes) {
+    return Run(lease, programs, /*resume=*/true, bytes);
+  }
+  /// What runners answer in time. An order to resume that was not answered stays: its answer decides about
+  /// the lease whenever it comes.
+  Answers Run(const Lease& lease, const Programs& programs, bool resume, Bytes bytes);
+  /// The lease's requests go on as soon as no order of it is open.
+  void EndWhenAnswered(LeaseKey lease);
+  /// Whether an order of the lease is there that nobody waits for.
+  bool HasOpenOrder(LeaseKey lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::uint64_t Queue(SessionId runner, Order order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   struct Patience {
     Clock::time_point deadline;
@@ -109,6 +120,8 @@ class LeaseSuspender {
   std::uint64_t last_order_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Order> orders_ ABSL_GUARDED_BY(mutex_);
   std::set<LeaseKey> resuming_ ABSL_GUARDED_BY(mutex_);
+  /// Leases whose resumption ends with the last open order.
+  std::set<LeaseKey> late_ ABSL_GUARDED_BY(mutex_);
   Bytes on_the_way_ ABSL_GUARDED_BY(mutex_);  // to host memory
   Counters counters_ ABSL_GUARDED_BY(mutex_);
 };

@@ -35,7 +35,7 @@ v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
 Bytes LeaseTable::Park(LeaseKey key) {
   MutexLock lock(mutex_);
   const auto found = leases_.find(key);
-  if (found == leases_.end()) return Bytes();
+  if (found == leases_.end() || !broker_.suspensions().Find(key)) return Bytes();
   found->second.suspended = SuspendedRecord(key);
   // Before the memory is anybody's: a grant of it is behind this record in the journal.
   NoteLease(found->second);
@@ -78,11 +78,13 @@ void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
   MutexLock lock(mutex_);
   const auto found = leases_.find(key);
   if (found == leases_.end()) return;
-  // Where the account cannot do it, the programs keep their charges, and the journal says the same.
-  if (!broker_.suspensions().Fail(key).ok()) return;
+  // Of a suspension of an earlier lgpud's the account knows nothing. Where it cannot begin, the programs keep
+  // their charges, and the journal says the same.
+  if (!broker_.suspensions().BeginAnyway(key).ok()) return;
   found->second.suspended = SuspendedRecord(key);
   found->second.suspended->set_failed(why);
-  NoteLease(found->second);
+  NoteLease(found->second);  // before the memory is anybody's, as in Park
+  broker_.suspensions().Fail(key);
 }
 
 void LeaseTable::RestoreSuspensions() {

@@ -228,6 +228,55 @@ TEST_F(SuspendTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
   End(*holder);
 }
 
+TEST_F(SuspendTest, AParentThatIsStoppedMovesNothingAndLosesNothing) {
+  StartMachine();
+  auto holder = StartHolder();
+  holder->Signal(SIGSTOP);  // lgpu run itself, as by Ctrl-Z
+  EXPECT_THAT(Suspend().err, HasSubstr("is stopped\n  try: kill -CONT "));
+  holder->Signal(SIGCONT);
+  ASSERT_TRUE(Eventually([&] { return Suspend().code == 0; }));
+  holder->Signal(SIGSTOP);
+  EXPECT_THAT(Resume().err, HasSubstr("is stopped"));
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("SUSPENDED"));
+  holder->Signal(SIGCONT);
+  EXPECT_TRUE(Eventually([&] { return Resume().code == 0; })) << Resume().err;
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  End(*holder);
+}
+
+TEST_F(SuspendTest, ProgramsThatTheNextDaemonCannotResumeKeepNothing) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  EXPECT_EQ(Ask(*holder, "busy"), "ok");
+  const ChildProgram::Options options = Lgpu({"suspend", "holder"});
+  auto suspending = StartProgram(options.argv, options.environment);
+  EXPECT_TRUE(Eventually([&] { return machine_.CallsOf("cuCheckpointProcessLock") > 0; }));
+  KillDaemon();
+  machine_.FailCall("cuCheckpointProcessRestore", 304, 0, 1, pid);
+  EXPECT_EQ(Ask(*holder, "idle"), "ok");
+  EXPECT_TRUE(Eventually([&] { return machine_.CheckpointsOf(pid)->state == 2; }));
+  StartMachine();
+  EXPECT_TRUE(Eventually([&] { return Run({"ls"}).out.find("FAILED") != std::string::npos; }));
+  RestartDaemon();
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("FAILED"));
+  auto asker = StartAsker();
+  EXPECT_TRUE(Eventually([&] { return Ask(*asker, AskFor500()) == "ok"; }));
+  EXPECT_NE(suspending->Wait(), 0);
+  EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
+  holder->Wait();
+  End(*asker);
+}
+
+TEST_F(SuspendTest, ALeaseIsNotRemovedUnderSuspendedProgramsThatLive) {
+  StartMachine();
+  auto holder = StartHolder();
+  ASSERT_EQ(Suspend().code, 0);
+  EXPECT_THAT(Run({"rm", "holder"}).err, HasSubstr("try: lgpu rm --kill holder, or lgpu resume holder"));
+  EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
+  holder->Wait();
+}
+
 TEST_F(SuspendTest, ProgramsOfLgpuExecAreSuspendedToo) {
   StartMachine();
   EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB"}).code, 0);

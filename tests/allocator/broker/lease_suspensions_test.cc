@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -110,6 +111,21 @@ TEST_F(LeaseSuspensionsTest, APlaceInTheQueueSetsItsMemoryAside) {
   EXPECT_EQ(Resume(kAnn, {room}), absl::OkStatus());
 }
 
+TEST_F(LeaseSuspensionsTest, ARoomThatIsAskedForAtOnceStandsInNoQueue) {
+  Device(1_GiB, kAnn);
+  Device(1_GiB, kBob);
+  const SessionId bob = Program(2, kBob);
+  Charged(bob, 500_MiB);
+  const WaiterId room =
+      broker_->reservations().Queue({.card = Card(0), .bytes = 800_MiB, .owner = "ann", .at_once = true});
+  EXPECT_FALSE(broker_->reservations().View(room));
+  const std::optional<Broker::Answer> answer = broker_->TakeAnswer(room);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(absl::IsResourceExhausted(answer->status)) << answer->status;
+  Uncharge(bob, 500_MiB);
+  EXPECT_EQ(CardFree(), 1_GiB) << "nothing is set aside for it later";
+}
+
 TEST_F(LeaseSuspensionsTest, RequestsOfTheLeaseWaitAndGoOnWithTheTimeThatTheyHad) {
   Device(1_GiB, kAnn);
   Device(1_GiB, kBob);
@@ -195,6 +211,61 @@ TEST_F(LeaseSuspensionsTest, WhatAProgramGaveBackJustBeforeIsNotChargedAgain) {
   Uncharge(program, 100_MiB);
   EXPECT_EQ(Resume(kAnn), absl::OkStatus());
   EXPECT_EQ(Held(ann), 200_MiB);
+}
+
+TEST_F(LeaseSuspensionsTest, AProgramThatGaveAllOfItBackJustBeforeIsMovedBackToo) {
+  Device(1_GiB, kAnn);
+  const SessionId before = Program(1, kAnn);
+  const SessionId after = Program(2, kAnn);
+  Charged(before, 300_MiB);
+  Charged(after, 200_MiB);
+  ASSERT_EQ(suspensions().Begin(kAnn), absl::OkStatus());
+  Uncharge(before, 300_MiB);
+  suspensions().Park(kAnn);
+  Uncharge(after, 200_MiB);
+  std::set<SessionId> moved;
+  for (const LeaseSuspensions::Charge& charge : suspensions().Charges(kAnn)) {
+    EXPECT_EQ(charge.bytes, Bytes());
+    moved.insert(charge.session);
+  }
+  EXPECT_EQ(moved, (std::set<SessionId>{before, after})) << "the driver has both of them in host memory";
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(CardFree(), 1_GiB);
+}
+
+TEST_F(LeaseSuspensionsTest, RequestsOfALeaseThatCannotBeResumedAreRefused) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  Device(1_GiB, kBob);
+  const SessionId program = Program(1, kAnn);
+  Charged(program, 800_MiB);
+  Suspend(kAnn);
+  ASSERT_EQ(suspensions().TakeBack(kAnn, {}), absl::OkStatus());
+  const Broker::Answer waiting = Charge(program, 2_MiB, seconds(1));
+  ASSERT_TRUE(waiting.wait);
+  suspensions().Fail(kAnn);
+  Check();
+  EXPECT_EQ(Held(ann), Bytes());
+  const std::optional<Broker::Answer> refused = broker_->TakeAnswer(*waiting.wait);
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(std::string(refused->status.message()), HasSubstr("lgpu rm --kill"));
+  EXPECT_THAT(std::string(Refused(Charge(program, 2_MiB)).message()), HasSubstr("could not be resumed"));
+  Charged(Program(2, kBob), 900_MiB);
+}
+
+TEST_F(LeaseSuspensionsTest, ALeaseOfAnEarlierBrokerFailsWhoseProgramsAreNotBackYet) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  const SessionId program = Program(1, kAnn);
+  Charged(program, 300_MiB);
+  broker_->restore().GoAbsent(program);
+  EXPECT_THAT(std::string(suspensions().Begin(kAnn).message()), HasSubstr("has not come back"));
+  suspensions().Fail(kAnn);
+  EXPECT_GE(Held(ann), 300_MiB) << "it was not begun";
+  ASSERT_EQ(suspensions().BeginAnyway(kAnn), absl::OkStatus());
+  EXPECT_EQ(suspensions().Charges(kAnn).size(), 1u) << "for the journal, before it is anybody's";
+  suspensions().Fail(kAnn);
+  Check();
+  EXPECT_EQ(Held(ann), Bytes());
+  EXPECT_TRUE(suspensions().Find(kAnn)->is_parked);
 }
 
 TEST_F(LeaseSuspensionsTest, ARemovedLeaseIsForgotten) {

@@ -1,0 +1,97 @@
+// The orders of a LeaseSuspender, as the sessions of runners see them.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/broker/lease_suspensions.h"
+#include "daemon/leases/lease_suspender.h"
+
+namespace lgpu::daemon {
+
+std::vector<v1::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
+  std::vector<v1::Suspend> frames;
+  MutexLock lock(mutex_);
+  for (auto& [id, order] : orders_) {
+    if (order.runner != runner || std::exchange(order.is_sent, true)) continue;
+    frames.push_back(order.frame);
+  }
+  return frames;
+}
+
+void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Status& status) {
+  std::optional<LeaseKey> over;
+  bool is_last = false;
+  {
+    MutexLock lock(mutex_);
+    const auto found = orders_.find(id);
+    if (found == orders_.end() || found->second.runner != runner) return;  // its time was over
+    over = found->second.nobody_waits;
+    found->second.answer = status;
+    if (over) orders_.erase(found);
+    is_last = over && !HasOpenOrder(*over) && late_.erase(*over) > 0;
+    answered_.NotifyAll();
+  }
+  if (!over) return;
+  if (status.ok()) {
+    if (is_last) leases_.EndSuspension(*over);
+    return;
+  }
+  leases_.FailSuspension(*over, std::string(status.message()));
+  leases_.TellOf(*over, [&](const LeaseEvents& events, const Lease& lease) {
+    events.Suspended(lease, absl::StrCat("cannot be resumed: ", std::string(status.message())));
+  });
+}
+
+void LeaseSuspender::RunnerBack(const SessionState& runner) {
+  const auto suspension = broker_.suspensions().Find(runner.lease());
+  if (suspension && suspension->is_parked) return;
+  {
+    MutexLock lock(mutex_);
+    Order order;
+    order.frame.set_resume(true);
+    order.frame.set_limit_ms(
+        static_cast<std::uint64_t>(std::chrono::milliseconds(std::chrono::minutes(10)).count()));
+    order.nobody_waits = runner.lease();
+    Queue(runner.id(), std::move(order));
+  }
+  WakeRunner(runner.id());
+}
+
+bool LeaseSuspender::HasOpenOrder(LeaseKey lease) const {
+  return std::any_of(orders_.begin(), orders_.end(),
+                     [lease](const auto& entry) { return entry.second.nobody_waits == lease; });
+}
+
+void LeaseSuspender::EndWhenAnswered(LeaseKey lease) {
+  {
+    MutexLock lock(mutex_);
+    if (HasOpenOrder(lease)) {
+      late_.insert(lease);
+      return;
+    }
+  }
+  leases_.EndSuspension(lease);  // the answer has come just now
+}
+
+void LeaseSuspender::RunnerGone(SessionId runner) {
+  std::vector<LeaseKey> over;
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(orders_, [runner](const auto& entry) {
+      return entry.second.runner == runner && entry.second.nobody_waits;
+    });
+    for (auto& [id, order] : orders_) {
+      if (order.runner != runner || order.answer) continue;
+      order.answer = absl::FailedPreconditionError("its `lgpu run` has ended meanwhile");
+    }
+    for (const LeaseKey lease : late_) {
+      if (!HasOpenOrder(lease)) over.push_back(lease);
+    }
+    for (const LeaseKey lease : over) late_.erase(lease);
+    answered_.NotifyAll();
+  }
+  for (const LeaseKey lease : over) leases_.EndSuspension(lease);
+}
+
+}  // namespace lgpu::daemon
