@@ -116,6 +116,8 @@ void Session::FinishAttesting() {
   unheard_ = true;
   state_->placements().BeginWithLastLap();
   services_.leases.SessionBack(*state_);
+  SendTrims();
+  SendReleases();
 }
 
 void Session::GoAbsent() {
