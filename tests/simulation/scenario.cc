@@ -236,12 +236,12 @@ void Scenario::Resize() {
 void Scenario::Settle() {
   is_resting_ = true;
   daemon_process_->dies_at_step = kNever;
-  AwaitDaemon();
   for (const Client& client : clients_) {
     client.process->dies_at_step = kNever;
     client.process->acts_at_step = kNever;
-    client.program->Pause(true);
   }
+  AwaitDaemon();
+  for (const Client& client : clients_) client.program->Pause(true);
   AwaitRest();
   for (const Client& client : clients_) client.program->Pause(false);
   is_resting_ = false;
