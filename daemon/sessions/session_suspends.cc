@@ -10,7 +10,7 @@
 namespace lgpu::daemon {
 namespace {
 
-constexpr std::size_t kMaxMessageBytes = 400;
+constexpr std::size_t kMaxReasonBytes = 400;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void Session::HandleSuspended(const v1::Suspended& suspended) {
   services_.suspender->Answer(
       peer_.id, suspended.order_id(),
       absl::Status(is_code ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-                   AsUtf8(suspended.message().substr(0, kMaxMessageBytes))));
+                   AsUtf8(suspended.message().substr(0, kMaxReasonBytes))));
 }
 
 }  // namespace lgpu::daemon
