@@ -96,18 +96,17 @@ absl::Status CheckSession(const SessionEntry& session) {
 
 absl::Status LeaseSuspensions::CheckMayBegin(LeaseKey lease) const {
   core_.mutex.AssertHeld();
-  const BrokerTables& tables = core_.tables;
-  if (const auto found = tables.suspensions.find(lease); found != tables.suspensions.end()) {
+  if (const auto found = core_.tables.suspensions.find(lease); found != core_.tables.suspensions.end()) {
     return absl::FailedPreconditionError(found->second.is_parked
                                              ? "the lease is suspended already"
                                              : "the lease is being suspended or resumed already");
   }
-  LGPU_RETURN_IF_ERROR(CheckDevices(tables, lease));
-  for (const SessionId id : tables.SessionsOf(lease)) {
-    LGPU_RETURN_IF_ERROR(CheckSession(tables.sessions.at(id)));
+  LGPU_RETURN_IF_ERROR(CheckDevices(core_.tables, lease));
+  for (const SessionId id : core_.tables.SessionsOf(lease)) {
+    LGPU_RETURN_IF_ERROR(CheckSession(core_.tables.sessions.at(id)));
   }
-  for (const LogicalId id : DevicesOf(tables, lease)) {
-    if (tables.devices.at(id).booked.is_zero()) continue;
+  for (const LogicalId id : DevicesOf(core_.tables, lease)) {
+    if (core_.tables.devices.at(id).booked.is_zero()) continue;
     return absl::FailedPreconditionError("the lease is getting memory through liblgpu now");
   }
   return absl::OkStatus();
@@ -122,20 +121,19 @@ absl::Status LeaseSuspensions::Begin(LeaseKey lease) {
 
 void LeaseSuspensions::BeginLocked(LeaseKey lease) {
   core_.mutex.AssertHeld();
-  BrokerTables& tables = core_.tables;
-  tables.suspensions[lease];
+  core_.tables.suspensions[lease];
   std::set<CardId> touched;
   for (auto& [id, waiter] : core_.waiting.waiters) {
     if (!waiter.spec.session || !waiter.Waits()) continue;
-    if (tables.sessions.at(waiter.spec.session).lease != lease) continue;
+    if (core_.tables.sessions.at(waiter.spec.session).lease != lease) continue;
     core_.admission.HoldBack(id, waiter);
     touched.insert(waiter.card);
   }
-  for (const LogicalId device : DevicesOf(tables, lease)) {
-    const CardId card = tables.CardOf(device);
+  for (const LogicalId device : DevicesOf(core_.tables, lease)) {
+    const CardId card = core_.tables.CardOf(device);
     if (core_.charges.TakeAllowances(card, lease)) touched.insert(card);
   }
-  tables.suspensions.at(lease).sessions = SessionsWithMemory(tables, lease);
+  core_.tables.suspensions.at(lease).sessions = SessionsWithMemory(core_.tables, lease);
   for (const CardId card : touched) core_.scheduler.Serve(card);
 }
 
@@ -174,15 +172,15 @@ Bytes LeaseSuspensions::Park(LeaseKey lease) {
 
 Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
   core_.mutex.AssertHeld();
-  BrokerTables& tables = core_.tables;
-  const auto found = tables.suspensions.find(lease);
-  if (found == tables.suspensions.end() || found->second.is_parked) return Bytes();
+  const auto found = core_.tables.suspensions.find(lease);
+  if (found == core_.tables.suspensions.end() || found->second.is_parked) return Bytes();
   Suspension& suspension = found->second;
   suspension.is_parked = true;
-  std::map<CardId, Bytes> left;                                 // what the programs have given up
-  for (const CardId card : CardsOf(tables, lease)) left[card];  // of guarantees, others get some everywhere
-  for (const SessionId id : MovedSessions(tables, lease)) {
-    SessionEntry& session = tables.sessions.at(id);
+  std::map<CardId, Bytes> left;  // what the programs have given up
+  for (const CardId card : CardsOf(core_.tables, lease))
+    left[card];  // of guarantees, others get some everywhere
+  for (const SessionId id : MovedSessions(core_.tables, lease)) {
+    SessionEntry& session = core_.tables.sessions.at(id);
     for (auto& [card, charge] : session.charges) {
       left[card] += charge.HeldInAll();
       core_.charges.Park(id, card);
@@ -197,11 +195,11 @@ Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
   for (const auto& [card, bytes] : left) {
     // The next report tells how much of it the card has back.
     if (core_.overheads.OutsidersOf(card) != nullptr) {
-      Bytes foreign = tables.ledger.View(card).foreign + bytes;
+      Bytes foreign = core_.tables.ledger.View(card).foreign + bytes;
       for (const auto& [of, overhead] : suspension.overheads) {
         if (of.first == card) foreign += overhead;
       }
-      tables.ledger.SetForeign(card, foreign);
+      core_.tables.ledger.SetForeign(card, foreign);
     }
     core_.scheduler.Serve(card);
   }
@@ -210,26 +208,25 @@ Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
 
 std::map<CardId, Bytes> LeaseSuspensions::NeedLocked(LeaseKey lease) const {
   core_.mutex.AssertHeld();
-  const BrokerTables& tables = core_.tables;
   std::map<LogicalId, Bytes> parked;
   std::set<std::int64_t> pids;
-  for (const SessionId id : MovedSessions(tables, lease)) {
-    pids.insert(tables.sessions.at(id).pid);
-    for (const auto& [card, charge] : tables.sessions.at(id).charges) {
+  for (const SessionId id : MovedSessions(core_.tables, lease)) {
+    pids.insert(core_.tables.sessions.at(id).pid);
+    for (const auto& [card, charge] : core_.tables.sessions.at(id).charges) {
       for (const auto& [device, bytes] : charge.parked.held) parked[device] += bytes;
     }
   }
-  const Suspension& suspension = tables.suspensions.at(lease);
+  const Suspension& suspension = core_.tables.suspensions.at(lease);
   std::map<CardId, Bytes> need;
   for (const auto& [device, guarantee] : suspension.guarantees) {
-    const CardId card = tables.CardOf(device);
-    const Bytes held = tables.ledger.View(device).held();
-    const Bytes all = std::max(RoundUp(guarantee, tables.GranuleOf(card)), held + parked[device]);
+    const CardId card = core_.tables.CardOf(device);
+    const Bytes held = core_.tables.ledger.View(device).held();
+    const Bytes all = std::max(RoundUp(guarantee, core_.tables.GranuleOf(card)), held + parked[device]);
     need[card] += SaturatingSub(all, held);
   }
   for (const auto& [of, bytes] : suspension.overheads) {
     if (!pids.contains(of.second)) continue;  // it has ended meanwhile
-    need[of.first] += RoundUp(bytes, tables.GranuleOf(of.first));
+    need[of.first] += RoundUp(bytes, core_.tables.GranuleOf(of.first));
   }
   std::erase_if(need, [](const auto& entry) { return entry.second.is_zero(); });
   return need;
@@ -244,29 +241,28 @@ std::map<CardId, Bytes> LeaseSuspensions::NeedOf(LeaseKey lease) const {
 
 absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId> rooms) {
   BrokerLock lock(core_);
-  BrokerTables& tables = core_.tables;
-  const auto found = tables.suspensions.find(lease);
-  if (found == tables.suspensions.end() || !found->second.is_parked) {
+  const auto found = core_.tables.suspensions.find(lease);
+  if (found == core_.tables.suspensions.end() || !found->second.is_parked) {
     return absl::FailedPreconditionError("the lease is not suspended");
   }
   for (const WaiterId room : rooms) core_.guarantees.Free(room);
   const std::map<CardId, Bytes> need = NeedLocked(lease);
   for (const auto& [card, bytes] : need) {
-    const Bytes free = tables.ledger.View(card).free();
+    const Bytes free = core_.tables.ledger.View(card).free();
     if (bytes <= free) continue;
-    for (const CardId freed : CardsOf(tables, lease)) core_.scheduler.Serve(freed);
-    return absl::ResourceExhaustedError(absl::StrCat("GPU ", tables.cards.at(card).index, " has ",
+    for (const CardId freed : CardsOf(core_.tables, lease)) core_.scheduler.Serve(freed);
+    return absl::ResourceExhaustedError(absl::StrCat("GPU ", core_.tables.cards.at(card).index, " has ",
                                                      FormatBytes(free), " free, and the lease needs ",
                                                      FormatBytes(bytes)));
   }
   Suspension& suspension = found->second;
   suspension.is_parked = false;
   for (const auto& [device, guarantee] : std::exchange(suspension.guarantees, {})) {
-    const Bytes limit = tables.ledger.View(device).limit;
-    LGPU_CHECK(tables.ledger.Resize(device, {.limit = limit, .guarantee = guarantee}).ok());
+    const Bytes limit = core_.tables.ledger.View(device).limit;
+    LGPU_CHECK(core_.tables.ledger.Resize(device, {.limit = limit, .guarantee = guarantee}).ok());
   }
-  for (const SessionId id : MovedSessions(tables, lease)) {
-    SessionEntry& session = tables.sessions.at(id);
+  for (const SessionId id : MovedSessions(core_.tables, lease)) {
+    SessionEntry& session = core_.tables.sessions.at(id);
     for (auto& [card, charge] : session.charges) core_.charges.Unpark(id, card);
     core_.overheads.Charge(session);
     for (const CardId card : session.on_cards) {
@@ -276,7 +272,7 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
     }
   }
   suspension.overheads.clear();
-  for (const CardId card : CardsOf(tables, lease)) core_.scheduler.Serve(card);  // what was too much
+  for (const CardId card : CardsOf(core_.tables, lease)) core_.scheduler.Serve(card);  // what was too much
   return absl::OkStatus();
 }
 
