@@ -81,8 +81,9 @@ absl::Status CheckSuspendable(pid_t pid) {
   // PyTorch always loads it.
   const std::optional<std::set<std::uint64_t>> nccl = MappedFiles(pid, "/nccl-");
   if (!nccl) return refuse("may not be looked at by this user");
-  if (!nccl->empty())
+  if (!nccl->empty()) {
     return refuse("works with other processes by NCCL, which NVIDIA's checkpoint calls do not support");
+  }
   return absl::OkStatus();
 }
 

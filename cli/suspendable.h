@@ -11,7 +11,7 @@
 namespace lgpu::cli {
 
 /// Whether a process may be suspended by this one: it is a descendant of this process in the same pid
-/// namespace, of the same user, not stopped, not traced, not frozen, and talks to no other process by NCCL. Else
+/// namespace, of the same user, not stopped, not traced, not frozen, and works with no other by NCCL. Else
 /// FAILED_PRECONDITION with the reason ("process 123 (python) is stopped"), or NOT_FOUND: it has ended. The
 /// time is that of the process's number of mappings.
 absl::Status CheckSuspendable(pid_t pid);

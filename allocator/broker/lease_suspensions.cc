@@ -271,9 +271,8 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
     core_.overheads.Charge(session);
     for (const CardId card : session.on_cards) {
       const auto overhead = suspension.overheads.find({card, session.pid});
-      if (overhead != suspension.overheads.end()) {
-        core_.overheads.Expect(session.pid, card, overhead->second);
-      }
+      if (overhead == suspension.overheads.end()) continue;
+      core_.overheads.Expect(session.pid, card, overhead->second);
     }
   }
   suspension.overheads.clear();

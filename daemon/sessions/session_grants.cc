@@ -72,6 +72,7 @@ void Session::TellRefused(const absl::Status& status) {
 }
 
 void Session::SendTrims() {
+  if (attesting_) return;  // the client takes the next frame for Attested
   for (const TrimOrder& order : services_.broker.trims().TakeOrders(peer_.id)) {
     v1::Frame frame;
     v1::Trim& trim = *frame.mutable_trim();

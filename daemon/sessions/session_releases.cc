@@ -52,6 +52,7 @@ void Session::TellLongerWait(Waiting& waiting) {
 }
 
 void Session::SendReleases() {
+  if (attesting_) return;  // as SendTrims
   for (const ReleaseOrder& order : services_.broker.releases().TakeOrders(peer_.id)) {
     // The broker learns once a second when leases were used.
     std::optional<Lease> lease;

@@ -121,6 +121,9 @@ void Session::FinishAttesting() {
   if (services_.suspender != nullptr && state_->identity().has_suspended) {
     services_.suspender->RunnerBack(*state_);
   }
+  SendTrims();
+  SendReleases();
+  SendSuspends();
 }
 
 void Session::GoAbsent() {

@@ -99,13 +99,14 @@ class InternalError(Error, RuntimeError):
 
 
 class AbortedError(Error, RuntimeError):
-    """Another replica of the step failed."""
+    """Another replica, or another process, of the step failed or was interrupted."""
 
     code = "ABORTED"
 
 
 # By the numbers of absl::StatusCode.
 _BY_NUMBER: dict[int, type[Error]] = {
+    1: AbortedError,
     3: InvalidArgumentError,
     4: DeadlineExceededError,
     5: NotFoundError,

@@ -8,8 +8,8 @@
 #include "lgpu/context.h"
 #include "lgpu/tensor.h"
 
-// Python's own numbers as values of tensors. lgpu._arrays does the same by numpy for all other values, and for
-// the numbers that need a warning or an error.
+// Python's own numbers as values of tensors. lgpu._arrays does the same by numpy for all other values, and
+// for the numbers that need a warning or an error.
 
 namespace lgpu::python {
 

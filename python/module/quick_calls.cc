@@ -32,6 +32,7 @@ const Tensor* TensorOf(PyObject* object) {
 
 PyObject* Wrapped(Tensor tensor) {
   nb::object made = nb::inst_alloc(tensor_type);
+  if (!made.is_valid()) throw nb::python_error();
   new (nb::inst_ptr<Tensor>(made)) Tensor(std::move(tensor));
   nb::inst_mark_ready(made);
   return made.release().ptr();

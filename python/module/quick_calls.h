@@ -19,13 +19,12 @@ PyObject* CallFunction(PyObject* function, PyObject* const* arguments, Py_ssize_
 /// Tensors alone; CallFunction itself for other names.
 FastCall QuickCallOf(std::string_view name);
 
-/// The operators of a Tensor as slots of its type. `tensor.def` of one of them goes before its slot until
-/// QuickOperators.
+/// The operators of a Tensor as slots of its type.
 const PyType_Slot* OperatorSlots();
-/// After the type is made, and before its operators are defined.
+/// Remembers the slots of the new type, before nanobind's operators of the same names replace them.
 void KeepOperatorSlots(nanobind::handle tensor);
-/// Defines `_quicken_operators`: the operators are those of the slots from then on. nanobind's, which have
-/// signatures for the stub, are before.
+/// Defines `_quicken_operators`, which puts the slots back. Until then the operators are nanobind's, whose
+/// signatures the stub needs.
 void BindQuickOperators(nanobind::module_& module);
 
 }  // namespace lgpu::python

@@ -7,7 +7,7 @@ import unittest
 import lgpu
 from lgpu import errors
 
-KINDS = {3: ValueError, 4: TimeoutError, 5: LookupError, 6: ValueError, 7: PermissionError, 8: RuntimeError,
+KINDS = {1: RuntimeError, 3: ValueError, 4: TimeoutError, 5: LookupError, 6: ValueError, 7: PermissionError, 8: RuntimeError,
          9: RuntimeError, 10: RuntimeError, 12: NotImplementedError, 13: RuntimeError, 14: ConnectionError,
          16: PermissionError}
 

@@ -267,6 +267,7 @@ class InterruptsTest(unittest.TestCase):
                 programs[1 - rank].go_on()
                 (calls, error, value), code = programs[1 - rank].end()
                 self.assertEqual((calls, value, code), ("calls", "[1.0]", 0))
+                self.assertIn("AbortedError" if rank == 0 else "UnavailableError", error)
                 self.assertIn(reason.format(programs[rank].process.pid), error)
 
     def test_a_replica_that_waits_for_memory_is_not_waited_for(self):

@@ -186,6 +186,9 @@ def check_plain_verbs(out):
     check("error" in out.one("explain", "MatMul", "--hard", "--device", "GPU:3"), "no error")
     out.one("create", "-m", "8MiB", "--gpus", "0", "--name", "plain")
     out.one("resize", "plain", "-m", "16MiB")
+    check(out.one("suspend", "plain")["suspended"], "not suspended")
+    check(out.one("inspect", "plain")["suspension"]["in_host_memory"], "not in host memory")
+    check(not out.one("resume", "plain")["suspended"], "still suspended")
     out.one("env", "plain")
     check(out.one("verify", "--lease", "plain")["holds"], "the limit does not hold")
     # Whether the machine is all right is not asked here.

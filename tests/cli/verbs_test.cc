@@ -249,10 +249,10 @@ TEST_F(VerbsTest, HelpHasATableOfEveryFlag) {
   EXPECT_EQ(table["schema"], "lgpu.help/v1");
   std::vector<std::string> verbs;
   for (const json& verb : table["verbs"]) verbs.push_back(verb["name"]);
-  EXPECT_THAT(verbs, ::testing::UnorderedElementsAre("run", "exec", "ls", "ps", "top", "create", "resize",
-                                                     "rm", "trim", "inspect", "env", "slurm", "placements",
-                                                     "snapshot", "trace", "explain", "events", "verify",
-                                                     "doctor", "completion", "version", "help"));
+  EXPECT_THAT(verbs, ::testing::UnorderedElementsAre(
+                         "run", "exec", "ls", "ps", "top", "create", "resize", "suspend", "resume", "rm",
+                         "trim", "inspect", "env", "slurm", "placements", "snapshot", "trace", "explain",
+                         "events", "verify", "doctor", "completion", "version", "help"));
   EXPECT_EQ(Run({"help", "nothing"}).code, 2);
   const std::string all = Run({"--help"}).out;
   EXPECT_THAT(all, Not(HasSubstr("__complete")));

@@ -179,7 +179,8 @@ std::string Obey(const std::string& line) {
 }  // namespace
 
 int main() {
-  for (std::string line; std::getline(std::cin, line) && line != "exit";)
+  for (std::string line; std::getline(std::cin, line) && line != "exit";) {
     std::cout << Obey(line) << std::endl;
+  }
   ::_exit(0);
 }

@@ -143,6 +143,10 @@ void Scenario::StartDaemon(bool waits) {
   leaving_since_.reset();
   trims_ignored_ = 0;
   daemon_process_ = &Processes::Get().Start("lgpud", 0, [program = daemon_.get()] { program->Run(); });
+  // Wake-ups that come between a look and its clearing are lost.
+  daemon_process_->on_clear = [this] {
+    if (OneIn(12)) StandBriefly();
+  };
   // What programs are in the middle of may end when the next lgpud serves.
   daemon_process_->on_end = [this] {
     disturbed_at_ = Time::max();
@@ -232,12 +236,12 @@ void Scenario::Resize() {
 void Scenario::Settle() {
   is_resting_ = true;
   daemon_process_->dies_at_step = kNever;
-  AwaitDaemon();
   for (const Client& client : clients_) {
     client.process->dies_at_step = kNever;
     client.process->acts_at_step = kNever;
-    client.program->Pause(true);
   }
+  AwaitDaemon();
+  for (const Client& client : clients_) client.program->Pause(true);
   AwaitRest();
   for (const Client& client : clients_) client.program->Pause(false);
   is_resting_ = false;

@@ -92,6 +92,8 @@ class Scenario {
   /// In one of its next steps the calling thread sees lgpud die, and stands still until the next one serves.
   void LoseDaemonHere(std::uint64_t at_most);
   void LetStandingGoOn();
+  /// The calling thread stands still for a moment, too short to count as a disturbance.
+  void StandBriefly();
   /// What may happen to a program that has connected to lgpud: it dies, or the thread stands still.
   void StrikeConnected(MachineProcess& process);
   /// The same where memory has come.

@@ -29,10 +29,7 @@ void Scenario::StandStill(const std::function<bool(const MachineProcess&)>& stop
 }
 
 void Scenario::Strike() {
-  // Too short to count as a disturbance.
-  InAStepOf(*daemon_process_, 600, [this] {
-    Scheduler::Self().stands_still_until = scheduler_.now() + Time(milliseconds(1 + Below(30)));
-  });
+  InAStepOf(*daemon_process_, 600, [this] { StandBriefly(); });
   const std::uint64_t dice = Below(10);
   if (dice < daemon_strikes_) {
     StrikeDaemon();
@@ -87,6 +84,10 @@ void Scenario::HitDaemon(bool is_stop) {
   disturbed_at_ = Time::max();
   daemon_->SendStop();
   StandStill([this](const MachineProcess& process) { return &process == daemon_process_; });
+}
+
+void Scenario::StandBriefly() {
+  Scheduler::Self().stands_still_until = scheduler_.now() + milliseconds(1 + Below(30));
 }
 
 void Scenario::StandHere(Time at_most) {

@@ -87,10 +87,13 @@ LGPU_IN_FRONT int close(int fd) {
   return result;
 }
 
+static bool IsEventFd(int fd) { return Descriptors::Get().FindKind<EventFd>(fd) != nullptr; }
+
 LGPU_IN_FRONT ssize_t read(int fd, void* buffer, std::size_t bytes) {
   Scheduler* const scheduler = Scheduler::Here();
   LGPU_REAL(read);
   if (scheduler == nullptr || !Descriptors::IsSimulated(fd)) return real(fd, buffer, bytes);
+  if (const auto& then = Scheduler::Self().process->on_clear; then && IsEventFd(fd)) then();
   scheduler->Step("read", bytes);
   const std::shared_ptr<Descriptor> descriptor = Descriptors::Get().Find(fd);
   if (descriptor == nullptr) return -1;

@@ -34,6 +34,7 @@ struct MachineProcess {
   std::function<void()> action;          // at that step, on the thread whose step it is
   std::function<void()> on_connected;    // on the thread that has connected a socket
   std::function<void()> on_descriptors;  // on the thread that has received some
+  std::function<void()> on_clear;        // on the thread that is about to clear an eventfd
   std::function<void()> on_end;          // where it dies, before another thread runs
   std::uint64_t most_descriptors = 1024;
   FileFaults file_faults;
