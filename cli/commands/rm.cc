@@ -268,6 +268,8 @@ VerbPage RmPage() {
   return {.description =
               "Ends leases. Their programs are told and get no more memory. With --kill lgpu also ends the "
               "programs: all that have a session of the lease, by SIGTERM, and by SIGKILL after a grace. "
+              "A lease whose programs are suspended is ended with --kill alone: without it they would wait "
+              "for ever. "
               "Every lease is tried; the exit code is that of the first failure.",
           .examples = {{"lgpu rm train", "by name"},
                        {"lgpu rm --kill --grace 30s train", "with its programs"},

@@ -54,6 +54,12 @@ absl::Status NoRunner(const SessionState& program) {
       ") has no `lgpu run` or `lgpu exec` above it that could move it; start it with one of them"));
 }
 
+// To a caller these codes of gRPC say that lgpud itself is gone, or silent.
+absl::Status AsAnswer(const absl::Status& status) {
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+  return absl::FailedPreconditionError(status.message());
+}
+
 absl::Status NoRoomNow(const Lease& lease, const absl::Status& status) {
   const std::optional<Refusal> refusal = GetRefusal(status);
   if (!refusal) return status;
@@ -257,7 +263,7 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
     Tell(lease, absl::StrCat("could not be suspended: ", std::string(moved.message())));
     MutexLock lock(mutex_);
     ++counters_.failures;
-    return moved;
+    return AsAnswer(moved);
   }
   v1::SuspendLeaseResponse response;
   response.set_lease_id(lease.id);
@@ -357,7 +363,7 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   if (back.ok() && !late.ok()) {
     EndWhenAnswered(lease.key);
     Tell(lease, absl::StrCat("is being resumed: ", std::string(late.message())));
-    return absl::DeadlineExceededError(
+    return absl::FailedPreconditionError(
         absl::StrCat(std::string(late.message()), "; lease ", lease.name,
                      " has its memory again, and its programs go on as soon as that one answers"));
   }

@@ -165,6 +165,19 @@ TEST_F(SuspendTest, AFailedSuspensionLetsTheProgramGoOn) {
   End(*holder);
 }
 
+TEST_F(SuspendTest, AProgramWhoseWorkDoesNotEndInTimeIsToldAsThat) {
+  StartMachine();
+  auto holder = StartHolder();
+  EXPECT_EQ(Ask(*holder, "busy"), "ok");
+  const ProgramResult failed = Suspend();
+  EXPECT_NE(failed.code, 0);
+  EXPECT_THAT(failed.err, HasSubstr("its work did not end in time"));
+  EXPECT_THAT(failed.err, Not(HasSubstr("lgpud")));
+  EXPECT_EQ(Ask(*holder, "idle"), "ok");
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  End(*holder);
+}
+
 TEST_F(SuspendTest, ALeaseWhoseProgramsCannotBeMovedBackHasFailed) {
   StartMachine();
   auto holder = StartHolder();
