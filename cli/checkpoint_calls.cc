@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLockGrace{1000};  // for the child itself: the driver knows the lock's limit
-constexpr milliseconds kKillPatience{500};
+constexpr milliseconds kKillPatience{2000};
 
 // Numbers of cuda.h.
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kIllegalState = 401, kNotReady = 600, kNotPermitted = 800,
