@@ -176,9 +176,9 @@ Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
   if (found == core_.tables.suspensions.end() || found->second.is_parked) return Bytes();
   Suspension& suspension = found->second;
   suspension.is_parked = true;
-  std::map<CardId, Bytes> left;  // what the programs have given up
-  for (const CardId card : CardsOf(core_.tables, lease))
-    left[card];  // of guarantees, others get some everywhere
+  // What the programs have given up; an entry for each card, since others get the guarantees everywhere.
+  std::map<CardId, Bytes> left;
+  for (const CardId card : CardsOf(core_.tables, lease)) left[card];
   for (const SessionId id : MovedSessions(core_.tables, lease)) {
     SessionEntry& session = core_.tables.sessions.at(id);
     for (auto& [card, charge] : session.charges) {
