@@ -21,7 +21,7 @@ void Scenario::MakeLeases() {
     request.set_lasting(true);
     v1::LogicalDeviceSpec& device = *request.add_devices();
     const bool has_hook = has_hooks && (i == 0 || OneIn(3));
-    const bool is_preallocated = !has_hook && OneIn(4);
+    const bool is_preallocated = !has_hook && OneIn(3);
     // Leases that may have the whole card compete for it.
     const Bytes limit = is_preallocated         ? kUnit * (1 + Below(4))
                         : !has_hook && OneIn(3) ? kUnit * (4 + Below(card_ / kUnit - 4))

@@ -116,7 +116,7 @@ void Scenario::StrikeConnected(MachineProcess& process) {
 }
 
 void Scenario::StrikeGranted() {
-  if (!is_resting_ && OneIn(40)) LoseDaemonHere(16);
+  if (!is_resting_ && OneIn(20)) LoseDaemonHere(8);
 }
 
 void Scenario::StrikeReturning() {
