@@ -68,7 +68,8 @@ TEST_F(SuspendTest, AnotherProgramHasTheMemoryMeanwhileAndTheContentsAreTheSame)
   const ProgramResult suspended = Suspend();
   ASSERT_EQ(suspended.code, 0) << suspended.err;
   EXPECT_THAT(suspended.out, HasSubstr("suspended holder: 800.00MiB in host memory after "));
-  EXPECT_THAT(Run({"ls"}).out, HasSubstr("SUSPENDED 8")) << "cut at 80 columns";
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("SUSPENDED"));
+  EXPECT_THAT(Run({"inspect", "holder", "--json"}).out, HasSubstr("\"in_host_memory\":true"));
   EXPECT_EQ(Ask(*asker, AskFor500()), "ok");
   const ProgramResult refused = Resume();
   EXPECT_EQ(refused.code, 75) << refused.err;
@@ -245,7 +246,7 @@ TEST_F(SuspendTest, AParentThatIsStoppedMovesNothingAndLosesNothing) {
   StartMachine();
   auto holder = StartHolder();
   holder->Signal(SIGSTOP);  // lgpu run itself, as by Ctrl-Z
-  EXPECT_THAT(Suspend().err, HasSubstr("is stopped\n  try: kill -CONT "));
+  EXPECT_THAT(Suspend().err, ::testing::AllOf(HasSubstr("is stopped"), HasSubstr("try: kill -CONT ")));
   holder->Signal(SIGCONT);
   ASSERT_TRUE(Eventually([&] { return Suspend().code == 0; }));
   holder->Signal(SIGSTOP);
