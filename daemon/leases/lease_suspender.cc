@@ -26,6 +26,10 @@ constexpr milliseconds kSettle{5000};
 constexpr std::uint64_t kBytesPerMs = (std::uint64_t{512} << 20) / 1000;
 // For the way, and the runner's own work.
 constexpr milliseconds kSlack{2000};
+// A restore that is given up has lost its program: a busy machine has much more time for it, and what takes
+// longer than the caller waits decides when it answers.
+constexpr milliseconds kRestorePatience = std::chrono::minutes(1);
+constexpr milliseconds kLongestRestore = std::chrono::minutes(10);
 // How soon a call whose caller is gone ends.
 constexpr milliseconds kGivenUpLook{1000};
 constexpr int kMostGenerations = 64;  // between a program and its runner
@@ -158,8 +162,9 @@ std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
 
 LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& programs, bool resume,
                                             Bytes bytes) {
-  const milliseconds limit = TimeFor(bytes);
-  const Clock::time_point deadline = Clock::now() + limit + kSlack;
+  const milliseconds limit = resume ? kLongestRestore : TimeFor(bytes);
+  const milliseconds patience = TimeFor(bytes) + (resume ? kRestorePatience : kSlack);
+  const Clock::time_point deadline = Clock::now() + patience;
   std::map<std::uint64_t, SessionId> sent;
   {
     MutexLock lock(mutex_);
@@ -172,9 +177,8 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
     }
   }
   for (const auto& [id, runner] : sent) WakeRunner(runner);
-  const absl::Status none = absl::DeadlineExceededError(
-      absl::StrCat("its `lgpu run` did not answer within ",
-                   Seconds(static_cast<std::uint64_t>((limit + kSlack).count()))));
+  const absl::Status none = absl::DeadlineExceededError(absl::StrCat(
+      "its `lgpu run` did not answer within ", Seconds(static_cast<std::uint64_t>(patience.count()))));
   Answers answers;
   MutexLock lock(mutex_);
   const auto all_answered = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
