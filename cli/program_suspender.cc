@@ -80,7 +80,7 @@ void ProgramSuspender::Run() {
 
 absl::Status ProgramSuspender::Suspend(const wire::Suspend& order) {
   const Clock::time_point deadline = Clock::now() + milliseconds(static_cast<std::int64_t>(order.limit_ms));
-  if (order.resume && order.processes.empty()) return ResumeAll(std::exchange(suspended_, {}), deadline);
+  if (order.resume && order.processes.empty()) return ResumeAll(suspended_, deadline);
   absl::StatusOr<std::set<pid_t>> pids = PidsOf(order);
   if (order.resume) return ResumeAll(pids.ok() ? *pids : suspended_, deadline);
   LGPU_RETURN_IF_ERROR(pids.status());
@@ -101,7 +101,7 @@ absl::Status ProgramSuspender::SuspendAll(const std::set<pid_t>& pids, Clock::ti
   return absl::OkStatus();
 }
 
-absl::Status ProgramSuspender::ResumeAll(const std::set<pid_t>& pids, Clock::time_point deadline) {
+absl::Status ProgramSuspender::ResumeAll(std::set<pid_t> pids, Clock::time_point deadline) {
   absl::Status all;
   for (const pid_t pid : pids) all.Update(ResumeOne(pid, deadline));
   if (all.ok()) NoteSuspended(pids, false);

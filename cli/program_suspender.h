@@ -40,8 +40,8 @@ class ProgramSuspender {
   void Run();
   absl::Status Suspend(const wire::Suspend& order);
   absl::Status SuspendAll(const std::set<pid_t>& pids, Clock::time_point deadline);
-  /// Whatever state they are in.
-  absl::Status ResumeAll(const std::set<pid_t>& pids, Clock::time_point deadline);
+  /// Whatever state they are in. Where one fails they all count as suspended.
+  absl::Status ResumeAll(std::set<pid_t> pids, Clock::time_point deadline);
   absl::Status ResumeOne(pid_t pid, Clock::time_point deadline);
   void NoteSuspended(const std::set<pid_t>& pids, bool are_suspended);
 

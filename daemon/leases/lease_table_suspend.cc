@@ -33,13 +33,18 @@ v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
 }
 
 Bytes LeaseTable::Park(LeaseKey key) {
-  MutexLock lock(mutex_);
-  const auto found = leases_.find(key);
-  if (found == leases_.end() || !broker_.suspensions().Find(key)) return Bytes();
-  found->second.suspended = SuspendedRecord(key);
-  // Before the memory is anybody's: a grant of it is behind this record in the journal.
-  NoteLease(found->second);
-  return broker_.suspensions().Park(key);
+  Bytes parked;
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(key);
+    if (found == leases_.end() || !broker_.suspensions().Find(key)) return Bytes();
+    found->second.suspended = SuspendedRecord(key);
+    // Before the memory is anybody's: a grant of it is behind this record in the journal.
+    NoteLease(found->second);
+    parked = broker_.suspensions().Park(key);
+  }
+  Commit().IgnoreError();  // a grant commits it too
+  return parked;
 }
 
 absl::StatusOr<Lease> LeaseTable::FindSuspended(const Caller& caller, const std::string& text) const {
@@ -75,16 +80,19 @@ absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms)
 void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }
 
 void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
-  MutexLock lock(mutex_);
-  const auto found = leases_.find(key);
-  if (found == leases_.end()) return;
-  // Of a suspension of an earlier lgpud's the account knows nothing. Where it cannot begin, the programs keep
-  // their charges, and the journal says the same.
-  if (!broker_.suspensions().BeginAnyway(key).ok()) return;
-  found->second.suspended = SuspendedRecord(key);
-  found->second.suspended->set_failed(why);
-  NoteLease(found->second);  // before the memory is anybody's, as in Park
-  broker_.suspensions().Fail(key);
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(key);
+    if (found == leases_.end()) return;
+    // Of a suspension of an earlier lgpud's the account knows nothing. Where it cannot begin, the programs
+    // keep their charges, and the journal says the same.
+    if (!broker_.suspensions().BeginAnyway(key).ok()) return;
+    found->second.suspended = SuspendedRecord(key);
+    found->second.suspended->set_failed(why);
+    NoteLease(found->second);  // before the memory is anybody's, as in Park
+    broker_.suspensions().Fail(key);
+  }
+  Commit().IgnoreError();  // as in Park
 }
 
 void LeaseTable::RestoreSuspensions() {
