@@ -17,7 +17,8 @@ using std::chrono::milliseconds;
 
 // An undoing must come to its end, however little of lgpud's time is left.
 constexpr milliseconds kLeastForUndoing{10'000};
-constexpr milliseconds kForState{5'000};
+// A question that is given up counts as a failure, and a busy machine is slow.
+constexpr milliseconds kForState{60'000};
 
 milliseconds TimeUntil(std::chrono::steady_clock::time_point deadline) {
   const auto left = deadline - std::chrono::steady_clock::now();
@@ -46,16 +47,25 @@ ProgramSuspender::~ProgramSuspender() {
     stopping_ = true;
     changed_.NotifyAll();
   }
-  if (thread_.joinable()) thread_.join();
+  thread_.reset();
 }
 
 void ProgramSuspender::Look() {
   std::vector<DaemonConnection::SuspendOfDaemon> orders = session_.TakeSuspends();
   if (orders.empty()) return;
+  if (const absl::Status started = StartThread(); !started.ok()) {
+    for (const DaemonConnection::SuspendOfDaemon& order : orders) session_.AnswerSuspend(order, started);
+    return;
+  }
   MutexLock lock(mutex_);
   for (DaemonConnection::SuspendOfDaemon& order : orders) orders_.push_back(std::move(order));
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   changed_.NotifyAll();
+}
+
+absl::Status ProgramSuspender::StartThread() {
+  if (thread_) return absl::OkStatus();
+  LGPU_ASSIGN_OR_RETURN(thread_, Thread::Start("lgpu-suspend", [this] { Run(); }));
+  return absl::OkStatus();
 }
 
 void ProgramSuspender::Run() {
@@ -109,7 +119,8 @@ absl::Status ProgramSuspender::ResumeAll(std::set<pid_t> pids, Clock::time_point
 }
 
 absl::Status ProgramSuspender::ResumeOne(pid_t pid, Clock::time_point deadline) {
-  const absl::StatusOr<CheckpointCalls::State> state = calls_.GetState(pid, kForState);
+  const absl::StatusOr<CheckpointCalls::State> state =
+      calls_.GetState(pid, std::min(TimeUntil(deadline), kForState));
   if (absl::IsNotFound(state.status())) return absl::OkStatus();  // it has ended
   LGPU_RETURN_IF_ERROR(state.status());
   if (*state == CheckpointCalls::State::kRunning) return absl::OkStatus();

@@ -5,11 +5,12 @@
 
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <set>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "cli/checkpoint_calls.h"
 #include "cli/commands/command.h"
 #include "client/session/daemon_connection.h"
@@ -38,6 +39,8 @@ class ProgramSuspender {
   using Clock = std::chrono::steady_clock;
 
   void Run();
+  /// What orders are answered with where the system allows no thread.
+  absl::Status StartThread();
   absl::Status Suspend(const wire::Suspend& order);
   absl::Status SuspendAll(const std::set<pid_t>& pids, Clock::time_point deadline);
   /// Whatever state they are in. Where one fails they all count as suspended.
@@ -53,7 +56,7 @@ class ProgramSuspender {
   CondVar changed_;
   std::deque<DaemonConnection::SuspendOfDaemon> orders_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  std::optional<Thread> thread_;
 };
 
 }  // namespace lgpu::cli

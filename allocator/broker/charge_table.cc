@@ -25,10 +25,11 @@ Ledger::Split ChargeTable::SplitOf(const Waiter& waiter) const {
   return tables_.ledger.CheckSplit(tables_.DevicesOn(session.lease, card), lacking);
 }
 
-void ChargeTable::Open(SessionId id, CardId card) {
+CardCharge& ChargeTable::Open(SessionId id, CardId card) {
   SessionEntry& session = tables_.sessions.at(id);
   const auto [charge, is_new] = session.charges.try_emplace(card);
   if (is_new) charge->second.index = tables_.IndexOf(session.lease, card);
+  return charge->second;
 }
 
 void ChargeTable::Hold(SessionId id, LogicalId logical, Bytes bytes) {
@@ -221,10 +222,7 @@ void ChargeTable::Unpark(SessionId id, CardId card) {
 
 void ChargeTable::RestoreParked(SessionId id, LogicalId device, Bytes bytes) {
   if (bytes.is_zero()) return;
-  SessionEntry& session = tables_.sessions.at(id);
-  const CardId card = tables_.CardOf(device);
-  CardCharge& charge = session.charges[card];
-  charge.index = tables_.IndexOf(session.lease, card);
+  CardCharge& charge = Open(id, tables_.CardOf(device));
   charge.parked.lent += bytes;
   charge.parked.held[device] = bytes;
 }
@@ -243,10 +241,8 @@ std::set<CardId> ChargeTable::StartLeaving(SessionEntry& session) {
 
 void ChargeTable::Restore(SessionId id, LogicalId device, Bytes bytes) {
   if (bytes.is_zero()) return;
-  SessionEntry& session = tables_.sessions.at(id);
   const CardId card = tables_.CardOf(device);
-  CardCharge& charge = session.charges[card];
-  charge.index = tables_.IndexOf(session.lease, card);
+  CardCharge& charge = Open(id, card);
   charge.lent += bytes;
   charge.held[device] = bytes;
   charge.logged[device] = bytes;

@@ -23,7 +23,7 @@ class ChargeTable {
   /// it needs beside the rest of those that its session holds on the card. No parts: that rest is enough.
   Ledger::Split SplitOf(const Waiter& waiter) const;
   /// The session may be lent memory of the card.
-  void Open(SessionId session, CardId card);
+  CardCharge& Open(SessionId session, CardId card);
   /// The session has the bytes from here on, in `parts`.
   void Book(SessionId session, CardId card, Bytes bytes,
             const std::vector<std::pair<LogicalId, Bytes>>& parts);

@@ -155,6 +155,30 @@ std::vector<LeaseSuspensions::Charge> LeaseSuspensions::Charges(LeaseKey lease) 
   return charges;
 }
 
+LeaseSuspensions::ByProcess LeaseSuspensions::OverheadsNow(LeaseKey lease) const {
+  core_.mutex.AssertHeld();
+  ByProcess overheads;
+  for (const SessionId id : MovedSessions(core_.tables, lease)) {
+    const SessionEntry& session = core_.tables.sessions.at(id);
+    for (const CardId card : session.on_cards) {
+      overheads[{card, session.pid}] = core_.overheads.WantedBy(session.pid, card);
+    }
+  }
+  return overheads;
+}
+
+std::vector<LeaseSuspensions::Overhead> LeaseSuspensions::Overheads(LeaseKey lease) const {
+  std::vector<Overhead> overheads;
+  BrokerLock lock(core_);
+  const auto found = core_.tables.suspensions.find(lease);
+  if (found == core_.tables.suspensions.end()) return overheads;
+  for (const auto& [of, bytes] : found->second.is_parked ? found->second.overheads : OverheadsNow(lease)) {
+    overheads.push_back(
+        {.card_uuid = core_.tables.cards.at(of.first).device.uuid, .pid = of.second, .bytes = bytes});
+  }
+  return overheads;
+}
+
 void LeaseSuspensions::DropGuarantees(LeaseKey lease) {
   core_.mutex.AssertHeld();
   Suspension& suspension = core_.tables.suspensions.at(lease);
@@ -176,6 +200,7 @@ Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
   if (found == core_.tables.suspensions.end() || found->second.is_parked) return Bytes();
   Suspension& suspension = found->second;
   suspension.is_parked = true;
+  suspension.overheads = OverheadsNow(lease);
   // What the programs have given up; an entry for each card, since others get the guarantees everywhere.
   std::map<CardId, Bytes> left;
   for (const CardId card : CardsOf(core_.tables, lease)) left[card];
@@ -184,9 +209,6 @@ Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
     for (auto& [card, charge] : session.charges) {
       left[card] += charge.HeldInAll();
       core_.charges.Park(id, card);
-    }
-    for (const CardId card : session.on_cards) {
-      suspension.overheads[{card, session.pid}] = core_.overheads.WantedBy(session.pid, card);
     }
     core_.overheads.Refund(session);
   }
@@ -313,17 +335,23 @@ void LeaseSuspensions::AdmitAgain(LeaseKey lease) {
   for (const CardId card : touched) core_.scheduler.Serve(card);
 }
 
-void LeaseSuspensions::Restore(LeaseKey lease, std::span<const Charge> charges,
-                               const std::map<LogicalId, Bytes>& guarantees, bool has_failed) {
+void LeaseSuspensions::Restore(LeaseKey lease, const Earlier& earlier) {
   BrokerLock lock(core_);
   Suspension& suspension = core_.tables.suspensions[lease];
-  suspension = {
-      .is_parked = true, .has_failed = has_failed, .sessions = {}, .guarantees = guarantees, .overheads = {}};
-  for (const Charge& charge : charges) {
+  suspension = {.is_parked = true,
+                .has_failed = earlier.has_failed,
+                .sessions = {},
+                .guarantees = earlier.guarantees,
+                .overheads = {}};
+  for (const Charge& charge : earlier.charges) {
     suspension.sessions.insert(charge.session);
     if (core_.tables.sessions.contains(charge.session) && core_.tables.devices.contains(charge.device)) {
       core_.charges.RestoreParked(charge.session, charge.device, charge.bytes);
     }
+  }
+  for (const Overhead& overhead : earlier.overheads) {
+    const std::optional<CardId> card = core_.tables.FindCard(overhead.card_uuid);
+    if (card) suspension.overheads[{*card, overhead.pid}] = overhead.bytes;
   }
 }
 

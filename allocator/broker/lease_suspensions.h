@@ -1,9 +1,12 @@
 #ifndef LGPU_ALLOCATOR_BROKER_LEASE_SUSPENSIONS_H_
 #define LGPU_ALLOCATOR_BROKER_LEASE_SUSPENSIONS_H_
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,7 +17,7 @@ namespace lgpu {
 struct BrokerCore;
 
 /// LeaseSuspensions account for leases whose programs leave the cards, with all that they have there, and
-/// come back later. Who moves the programs decides when:
+/// come back later. The caller has the programs moved, and calls in this order:
 ///
 ///   Begin     the lease's requests wait from here on, and its programs have no allowance
 ///   Park      its programs have left the cards: their memory is in no account, and others get it
@@ -41,6 +44,14 @@ class LeaseSuspensions {
   /// What Park takes from the account, or has taken, since Begin. It only falls; a session whose process is
   /// moved is named also where it has nothing left.
   std::vector<Charge> Charges(LeaseKey lease) const;
+  /// What a process has of a card beside its charges.
+  struct Overhead {
+    std::string card_uuid;
+    std::int64_t pid = 0;
+    Bytes bytes;
+  };
+  /// Of the processes of Charges; their memory leaves the account with Park too.
+  std::vector<Overhead> Overheads(LeaseKey lease) const;
   /// Returns the bytes. On cards whose memory is observed others get them as soon as a report shows that they
   /// are free.
   Bytes Park(LeaseKey lease);
@@ -56,10 +67,15 @@ class LeaseSuspensions {
   /// Its memory is in no account from here on, and its requests are refused. Nothing happens if it was not
   /// begun.
   void Fail(LeaseKey lease);
-  /// An earlier broker had parked this. The lease's devices and sessions are restored, without guarantee and
-  /// charges.
-  void Restore(LeaseKey lease, std::span<const Charge> charges, const std::map<LogicalId, Bytes>& guarantees,
-               bool has_failed = false);
+  /// What an earlier broker had parked.
+  struct Earlier {
+    std::vector<Charge> charges;
+    std::vector<Overhead> overheads = {};
+    std::map<LogicalId, Bytes> guarantees = {};
+    bool has_failed = false;
+  };
+  /// The lease's devices and sessions are restored, without guarantees and charges.
+  void Restore(LeaseKey lease, const Earlier& earlier);
 
   struct Info {
     bool is_parked = false;
@@ -73,6 +89,9 @@ class LeaseSuspensions {
   std::map<CardId, Bytes> NeedLocked(LeaseKey lease) const;
   Bytes ParkedOf(LeaseKey lease) const;
   void BeginLocked(LeaseKey lease);
+  using ByProcess = std::map<std::pair<CardId, std::int64_t>, Bytes>;
+  /// While the lease is not parked.
+  ByProcess OverheadsNow(LeaseKey lease) const;
   Bytes ParkLocked(LeaseKey lease);
   void AdmitAgain(LeaseKey lease);
   void DropGuarantees(LeaseKey lease);

@@ -21,7 +21,7 @@ inline constexpr Bytes kHostMemoryKept(std::uint64_t{2} << 30);
 
 /// Whether these processes may have `bytes` more of host memory: the machine has them beside kHostMemoryKept,
 /// and so has each cgroup (version 2) of each process. Swap space does not count. RESOURCE_EXHAUSTED tells
-/// what has too little; a figure that cannot be read stops nobody.
+/// what has too little. A figure that cannot be read is not checked.
 absl::Status CheckHostMemory(const std::vector<std::int64_t>& pids, Bytes bytes,
                              const HostMemoryFiles& files = {});
 

@@ -97,7 +97,7 @@ class LeaseSuspender {
   Answers Run(const Lease& lease, const Programs& programs, bool resume, Bytes bytes);
   /// The lease's requests go on as soon as no order of it is open.
   void EndWhenAnswered(LeaseKey lease);
-  /// Whether an order of the lease is there that nobody waits for.
+  /// Whether an order of the lease is open whose call is over: its answer will decide about the lease.
   bool HasOpenOrder(LeaseKey lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::uint64_t Queue(SessionId runner, Order order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   struct Patience {

@@ -285,7 +285,9 @@ class LeaseTable {
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
   /// Asks these sessions to end, also if they have been resumed meanwhile.
   void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
-  /// Ends the leases whose time or idle time is over.
+  /// Without the lease they would wait for ever.
+  bool HasSuspendedPrograms(const Lease& lease) const;
+  /// Ends the leases whose time or idle time is over, but for those with suspended programs.
   void EndByTerms();
   /// The cgroup of a managed lease has processes.
   void NotePopulated(LeaseKey key);

@@ -71,7 +71,7 @@ void LeaseTable::EndByTerms() {
   {
     MutexLock lock(mutex_);
     for (const auto& [key, lease] : leases_) {
-      if (!WhyOverByTerms(lease).empty()) keys.push_back(key);
+      if (!WhyOverByTerms(lease).empty() && !HasSuspendedPrograms(lease)) keys.push_back(key);
     }
   }
   for (const LeaseKey key : keys) {
@@ -83,7 +83,7 @@ void LeaseTable::EndByTerms() {
       const auto found = leases_.find(key);
       if (found == leases_.end()) continue;
       why = WhyOverByTerms(found->second);
-      if (why.empty()) continue;
+      if (why.empty() || HasSuspendedPrograms(found->second)) continue;
       events_.EndsByItself(found->second, why);
       removal = BeginRemoval(found->second);
     }

@@ -1,6 +1,5 @@
 // The account of suspended leases, with the journal in step with the broker.
 
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +27,12 @@ v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
     out.set_session_id(charge.session.value);
     out.set_device_id(charge.device.value);
     out.set_bytes(charge.bytes.count());
+  }
+  for (const LeaseSuspensions::Overhead& overhead : broker_.suspensions().Overheads(key)) {
+    v1::JournalOverhead& out = *record.add_overheads();
+    out.set_card_uuid(overhead.card_uuid);
+    out.set_pid(overhead.pid);
+    out.set_bytes(overhead.bytes.count());
   }
   return record;
 }
@@ -77,6 +82,12 @@ absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms)
   return kept;
 }
 
+bool LeaseTable::HasSuspendedPrograms(const Lease& lease) const {
+  const auto suspension = broker_.suspensions().Find(lease.key);
+  if (!suspension || (lease.suspended && !lease.suspended->failed().empty())) return false;
+  return !suspension->is_parked || !suspension->parked.is_zero();  // or they are on the way
+}
+
 void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }
 
 void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
@@ -99,15 +110,18 @@ void LeaseTable::RestoreSuspensions() {
   MutexLock lock(mutex_);
   for (const auto& [key, lease] : leases_) {
     if (!lease.suspended) continue;
-    std::map<LogicalId, Bytes> guarantees;
-    for (const LeaseDevice& device : lease.devices) guarantees[device.id] = device.guarantee;
-    std::vector<LeaseSuspensions::Charge> charges;
+    LeaseSuspensions::Earlier earlier{.charges = {}, .has_failed = !lease.suspended->failed().empty()};
+    for (const LeaseDevice& device : lease.devices) earlier.guarantees[device.id] = device.guarantee;
     for (const v1::JournalCharged& charge : lease.suspended->charges()) {
-      charges.push_back({.session = SessionId{charge.session_id()},
-                         .device = LogicalId{charge.device_id()},
-                         .bytes = Bytes(charge.bytes())});
+      earlier.charges.push_back({.session = SessionId{charge.session_id()},
+                                 .device = LogicalId{charge.device_id()},
+                                 .bytes = Bytes(charge.bytes())});
     }
-    broker_.suspensions().Restore(key, charges, guarantees, !lease.suspended->failed().empty());
+    for (const v1::JournalOverhead& overhead : lease.suspended->overheads()) {
+      earlier.overheads.push_back(
+          {.card_uuid = overhead.card_uuid(), .pid = overhead.pid(), .bytes = Bytes(overhead.bytes())});
+    }
+    broker_.suspensions().Restore(key, earlier);
   }
 }
 

@@ -45,6 +45,17 @@ class SuspendTest : public ShimTest {
     words.insert(words.end(), more.begin(), more.end());
     return Run(words);
   }
+  /// lgpud dies while the lock waits for the program's work, and `lgpu run` follows the order to its end.
+  void KillDaemonInASuspension(ChildProgram& holder, pid_t pid) {
+    EXPECT_EQ(Ask(holder, "busy"), "ok");
+    const ChildProgram::Options options = Lgpu({"suspend", "holder"});
+    auto suspending = StartProgram(options.argv, options.environment);
+    EXPECT_TRUE(Eventually([&] { return machine_.CallsOf("cuCheckpointProcessLock") > 0; }));
+    KillDaemon();
+    EXPECT_EQ(Ask(holder, "idle"), "ok");
+    EXPECT_TRUE(Eventually([&] { return machine_.CheckpointsOf(pid)->state == 2; }));
+    EXPECT_NE(suspending->Wait(), 0);
+  }
   static std::string AnswerOf(ChildProgram& program, std::chrono::milliseconds patience = kShort) {
     return program.ReadLine(patience).value_or("no answer");
   }
@@ -138,18 +149,10 @@ TEST_F(SuspendTest, ProgramsThatWereSuspendedForADaemonThatDiedAreResumedByTheNe
   StartMachine();
   auto holder = StartHolder();
   const pid_t pid = HolderPid();
-  // The lock waits for the program's work; meanwhile lgpud dies.
-  EXPECT_EQ(Ask(*holder, "busy"), "ok");
-  const ChildProgram::Options options = Lgpu({"suspend", "holder"});
-  auto suspending = StartProgram(options.argv, options.environment);
-  EXPECT_TRUE(Eventually([&] { return machine_.CallsOf("cuCheckpointProcessLock") > 0; }));
-  KillDaemon();
-  EXPECT_EQ(Ask(*holder, "idle"), "ok");
-  EXPECT_TRUE(Eventually([&] { return machine_.CheckpointsOf(pid)->state == 2; })) << "the order is followed";
+  KillDaemonInASuspension(*holder, pid);
   StartMachine();
   EXPECT_TRUE(Eventually([&] { return machine_.CheckpointsOf(pid)->state == 0; })) << holder->Errors();
   EXPECT_EQ(Ask(*holder, "compare"), "same");
-  EXPECT_NE(suspending->Wait(), 0);
   End(*holder);
 }
 
@@ -262,21 +265,14 @@ TEST_F(SuspendTest, ProgramsThatTheNextDaemonCannotResumeKeepNothing) {
   StartMachine();
   auto holder = StartHolder();
   const pid_t pid = HolderPid();
-  EXPECT_EQ(Ask(*holder, "busy"), "ok");
-  const ChildProgram::Options options = Lgpu({"suspend", "holder"});
-  auto suspending = StartProgram(options.argv, options.environment);
-  EXPECT_TRUE(Eventually([&] { return machine_.CallsOf("cuCheckpointProcessLock") > 0; }));
-  KillDaemon();
   machine_.FailCall("cuCheckpointProcessRestore", 304, 0, 1, pid);
-  EXPECT_EQ(Ask(*holder, "idle"), "ok");
-  EXPECT_TRUE(Eventually([&] { return machine_.CheckpointsOf(pid)->state == 2; }));
+  KillDaemonInASuspension(*holder, pid);
   StartMachine();
   EXPECT_TRUE(Eventually([&] { return Run({"ls"}).out.find("FAILED") != std::string::npos; }));
   RestartDaemon();
   EXPECT_THAT(Run({"ls"}).out, HasSubstr("FAILED"));
   auto asker = StartAsker();
   EXPECT_TRUE(Eventually([&] { return Ask(*asker, AskFor500()) == "ok"; }));
-  EXPECT_NE(suspending->Wait(), 0);
   EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
   holder->Wait();
   End(*asker);
@@ -289,6 +285,20 @@ TEST_F(SuspendTest, ALeaseIsNotRemovedUnderSuspendedProgramsThatLive) {
   EXPECT_THAT(Run({"rm", "holder"}).err, HasSubstr("try: lgpu rm --kill holder, or lgpu resume holder"));
   EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
   holder->Wait();
+}
+
+TEST_F(SuspendTest, ALeaseThatEndsByTimeStaysWhileItsProgramsAreSuspended) {
+  StartMachine();
+  // Enough for the suspension on a slow machine.
+  EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB", "--ttl", "15s"}).code, 0);
+  auto holder = StartHolder("exec");
+  ASSERT_EQ(Suspend().code, 0);
+  const auto has_ended = [&] { return Run({"events"}).out.find("time to live") != std::string::npos; };
+  EXPECT_FALSE(Eventually(has_ended, std::chrono::seconds(17)));
+  ASSERT_EQ(Resume().code, 0);
+  EXPECT_TRUE(Eventually(has_ended));
+  EXPECT_EQ(Ask(*holder, "compare"), "same") << "it keeps what it has";
+  End(*holder);
 }
 
 TEST_F(SuspendTest, ProgramsOfLgpuExecAreSuspendedToo) {

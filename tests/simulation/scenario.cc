@@ -195,7 +195,7 @@ void Scenario::Check() {
   } else {
     ahead_since_.reset();
   }
-  // Memory of the dead and of those who gave it back: it becomes free piece by piece.
+  // Memory of programs that died or gave it back becomes free piece by piece.
   if (card.draining.is_zero() || card.draining < leaving_) leaving_since_.reset();
   leaving_ = card.draining;
   if (!leaving_.is_zero() && !leaving_since_) leaving_since_ = scheduler_.now();

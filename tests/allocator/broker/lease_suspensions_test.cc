@@ -288,8 +288,11 @@ TEST_F(LeaseSuspensionsTest, TheNextBrokerTakesASuspendedLeaseUp) {
           device, {.card = Card(0), .limit = 1_GiB, .lease = kAnn, .lease_name = "ann", .owner = "ann"}),
       absl::OkStatus());
   ASSERT_EQ(broker_->restore().AddSession(program, 1001, wakers_[1], kAnn, {}, {}), absl::OkStatus());
-  suspensions().Restore(kAnn, std::vector<LeaseSuspensions::Charge>{{program, device, 800_MiB}},
-                        {{device, 100_MiB}});
+  suspensions().Restore(kAnn, {.charges = {{program, device, 800_MiB}},
+                               .overheads = {{.card_uuid = Uuid(0), .pid = 1001, .bytes = 20_MiB}},
+                               .guarantees = {{device, 100_MiB}}});
+  EXPECT_EQ(suspensions().NeedOf(kAnn).at(Card(0)), 820_MiB) << "with its context, or a restore would fail";
+  ASSERT_EQ(suspensions().Overheads(kAnn).size(), 1u);
   broker_->restore().ChargeOverhead();
   Check();
   EXPECT_EQ(CardFree(), 1_GiB);
