@@ -23,7 +23,6 @@ namespace lgpu::cli {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLockGrace{1000};  // for the child itself: the driver knows the lock's limit
 constexpr milliseconds kKillPatience{2000};
@@ -97,10 +96,11 @@ absl::StatusOr<int> ParseAnswer(absl::string_view line, const std::string& verb,
 }
 
 /// The first line that comes before the deadline, or all text until the end; nothing: neither came.
-std::optional<std::string> ReadAnswer(int fd, Clock::time_point deadline) {
+std::optional<std::string> ReadAnswer(int fd, std::chrono::steady_clock::time_point deadline) {
   std::string text;
   while (true) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now()).count();
     pollfd polled{fd, POLLIN, 0};
     const int ready = ::poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
     if (ready < 0 && errno == EINTR) continue;
@@ -117,9 +117,9 @@ std::optional<std::string> ReadAnswer(int fd, Clock::time_point deadline) {
 /// Ends the child. One that the system does not end, because the driver holds it in the kernel, is left.
 void EndChild(SpawnedProcess& child) {
   ::kill(child.pid(), SIGKILL);
-  const auto deadline = Clock::now() + kKillPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kKillPatience;
   while (!child.TryWait()) {
-    if (Clock::now() >= deadline) {
+    if (std::chrono::steady_clock::now() >= deadline) {
       child.Release();
       return;
     }
@@ -133,7 +133,7 @@ absl::StatusOr<int> CallInChild(const std::string& program, const std::string& v
   const bool is_lock = verb == "lock";
   // 0 is no limit for the driver.
   const std::int64_t timeout_ms = is_lock ? std::clamp<std::int64_t>(limit.count(), 1, 0x7fffffff) : 0;
-  const auto deadline = Clock::now() + limit + (is_lock ? kLockGrace : milliseconds(0));
+  const auto deadline = std::chrono::steady_clock::now() + limit + (is_lock ? kLockGrace : milliseconds(0));
   LGPU_ASSIGN_OR_RETURN(Pipe output, Pipe::Make());
   absl::StatusOr<SpawnedProcess> child = SpawnedProcess::Start(
       {.argv = {program, kCheckpointVerb, verb, absl::StrCat(pid), absl::StrCat(timeout_ms)},
