@@ -173,6 +173,10 @@ void DeviceFlags::AddTo(CLI::App& verb) {
   verb.add_flag("--preallocate", preallocate,
                 "Set the whole limit aside now: allocation up to it cannot fail")
       ->excludes(growth_flag);
+  verb.add_flag("--preemptible{idle}", preemptible,
+                "Its programs may be suspended while they are idle and others need the memory, and others "
+                "are suspended for them; they come back, by the queue, when they use the GPU")
+      ->type_name("[idle|never]");
   verb.add_option("--guarantee", guarantee, "With --growth: memory that is set aside, at most the limit")
       ->type_name("SIZE");
   verb.add_option(
@@ -194,6 +198,14 @@ absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
   if (preallocate && !guarantee.empty()) {
     return absl::InvalidArgumentError(
         "--guarantee goes with --growth: --preallocate guarantees the whole limit");
+  }
+  if (!preemptible.empty() && preemptible != "idle" && preemptible != "never") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--preemptible ", Printable(preemptible), ": it is idle (the default), or never"));
+  }
+  if (preallocate && preemptible == "idle") {
+    return absl::InvalidArgumentError(
+        "--preemptible goes with --growth: preallocated memory stays the lease's");
   }
   v1::LogicalDeviceSpec spec;
   if (preallocate) spec.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
@@ -231,6 +243,7 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
 
   v1::CreateLeaseRequest request;
   request.set_name(flags.name);
+  if (flags.preemptible == "idle") request.set_preemptible(v1::PREEMPTIBLE_IDLE);
   for (std::uint32_t i = 0; i < flags.devices; ++i) *request.add_devices() = spec;
   return request;
 }

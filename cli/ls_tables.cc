@@ -84,6 +84,7 @@ std::string SessionStates(const v1::LeaseStats& lease) {
                      : suspension.in_host_memory()
                          ? absl::StrCat("SUSPENDED ", Size(suspension.bytes()), " on host")
                          : "MOVING");
+    if (suspension.place() > 0) states.push_back(absl::StrCat("wants the GPU, place ", suspension.place()));
   }
   for (const auto& [state, count] : counts) {
     const std::string name = SessionStateName(state);
@@ -387,6 +388,9 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
     facts.Add("state", "DEGRADED: it has less than it was promised; lgpud goes on trying");
   }
   facts.Add("ends", EndText(lease));
+  if (lease.preemptible() == v1::PREEMPTIBLE_IDLE) {
+    facts.Add("preemptible", "while it is idle: it may be suspended for others");
+  }
   if (lease.has_management()) facts.Add("managed", "only root resizes and removes it");
   if (const std::string labels = LabelsText(lease); !labels.empty()) facts.Add("labels", Printable(labels));
   std::string text = facts.Format("");

@@ -23,6 +23,7 @@
 #include "daemon/http/http_server.h"
 #include "daemon/leases/lease_idle.h"
 #include "daemon/leases/lease_table.h"
+#include "daemon/leases/preempter.h"
 #include "daemon/leases/static_devices.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/reclaimer.h"
@@ -112,6 +113,7 @@ class Daemon::Impl {
     std::unique_ptr<NoGrantLog> no_log = std::make_unique<NoGrantLog>();
     std::shared_ptr<PollWaker> reclaimer_waker;
     std::shared_ptr<ThreadWaker> tick_waker = std::make_shared<ThreadWaker>();
+    std::shared_ptr<ThreadWaker> preempt_waker = std::make_shared<ThreadWaker>();
     std::unique_ptr<Broker> broker;
   };
 
@@ -145,6 +147,8 @@ class Daemon::Impl {
                                                               .grant_times = &grant_times_,
                                                               .suspender = &suspender_});
     if (found) LGPU_RETURN_IF_ERROR(Recover(backend, *found));
+    LGPU_ASSIGN_OR_RETURN(
+        preempter_, Preempter::Start(broker_, leases_, sessions_, suspender_, foundation_.preempt_waker));
     LGPU_ASSIGN_OR_RETURN(
         control_,
         ControlServer::Start({.leases = leases_,
@@ -228,6 +232,7 @@ class Daemon::Impl {
     tick_.NotifyAll();
     if (directories_ != nullptr) directories_->Stop();
     suspender_.Close();
+    if (preempter_ != nullptr) preempter_->Stop();
     broker_.StopWaiting();
     leases_.Close();
     events_.Close();
@@ -393,6 +398,7 @@ class Daemon::Impl {
   const bool simulated_;
   std::unique_ptr<BrokerTicker> broker_ticker_;
   std::unique_ptr<Reclaimer> reclaimer_;
+  std::unique_ptr<Preempter> preempter_;
   std::unique_ptr<SessionServer> server_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<LeaseDirectories> directories_;
@@ -424,6 +430,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Devi
                                                            .reserve = config.reserve,
                                                            .unconfirmed_waker = foundation.reclaimer_waker,
                                                            .tick_waker = foundation.tick_waker,
+                                                           .preempt_waker = foundation.preempt_waker,
                                                            .max_drain = config.max_drain,
                                                            .give_way_wait = config.give_way_wait}));
   auto impl = std::make_unique<Impl>(config, registry, std::move(foundation));

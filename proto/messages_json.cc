@@ -136,6 +136,7 @@ static void AddEnds(const LeaseEnds& ends, json& lease) {
 
 static void AddSuspension(const LeaseSuspension& suspension, json& lease) {
   lease["suspension"] = {{"in_host_memory", suspension.in_host_memory()}, {"bytes", suspension.bytes()}};
+  if (suspension.place() > 0) lease["suspension"]["place"] = suspension.place();
   if (!suspension.failed().empty()) lease["suspension"]["failed"] = suspension.failed();
 }
 
@@ -173,6 +174,7 @@ json ToJson(const LeaseStats& lease) {
   result["managed"] = lease.has_management();
   if (lease.has_management()) AddManagement(lease.management(), result);
   if (lease.has_ends()) AddEnds(lease.ends(), result);
+  result["preemptible"] = lease.preemptible() == PREEMPTIBLE_IDLE ? "idle" : "never";
   if (lease.has_suspension()) AddSuspension(lease.suspension(), result);
   if (lease.has_idle_since()) result["idle_since"] = FormatIso8601(lease.idle_since());
   if (lease.has_last_op_at()) result["last_op_at"] = FormatIso8601(lease.last_op_at());
@@ -214,6 +216,7 @@ json ToJson(const Lease& lease) {
                  {"devices", json::array()}};
   if (lease.has_management()) AddManagement(lease.management(), result);
   if (lease.has_ends()) AddEnds(lease.ends(), result);
+  result["preemptible"] = lease.preemptible() == PREEMPTIBLE_IDLE ? "idle" : "never";
   if (lease.has_suspension()) AddSuspension(lease.suspension(), result);
   for (const auto& device : lease.devices()) {
     result["devices"].push_back({{"name", device.name()},

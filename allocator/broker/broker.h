@@ -69,6 +69,7 @@ class Broker {
     Bytes reserve = {};                             // of every card; never granted
     std::shared_ptr<Waker> unconfirmed_waker = {};  // woken when RetryUnconfirmed has work
     std::shared_ptr<Waker> tick_waker = {};         // woken when Tick is due earlier than it said
+    std::shared_ptr<Waker> preempt_waker = {};  // woken when releases() has orders for leases, of no session
     /// Chunks go to other processes, which may keep memory that they returned: real cards are asked whether
     /// they have it back. False: all sessions are of this process.
     bool leaves_process = true;
@@ -180,7 +181,8 @@ class Broker {
     std::string device_name = {};  // "/device:GPU:0"
     std::string lease_name = {};   // "": a `local` context, which has no leases
     std::string owner = {};
-    WaiterId room = {};  // what is set aside there is used first
+    WaiterId room = {};        // what is set aside there is used first
+    bool preemptible = false;  // growing: its lease may be suspended for others while it is idle
   };
   /// How long a request for a guarantee waits, and only for memory that is idle or on its way back, and for
   /// turns of other requests.

@@ -15,6 +15,7 @@
 #include "allocator/broker/guarantees.h"
 #include "allocator/broker/overhead_table.h"
 #include "allocator/broker/pending_requests.h"
+#include "allocator/broker/preemptible_leases.h"
 #include "allocator/broker/queue_scheduler.h"
 #include "allocator/broker/refusal_builder.h"
 #include "allocator/broker/request_clock.h"
@@ -54,11 +55,12 @@ struct BrokerCore {
   TrimRequests trims ABSL_GUARDED_BY(mutex){tables};
   Guarantees guarantees ABSL_GUARDED_BY(mutex){tables, waiting};
   Admission admission ABSL_GUARDED_BY(mutex){tables, waiting, chunks, charges, trims, guarantees, refusals};
-  GivingWay giving_way ABSL_GUARDED_BY(mutex){tables, waiting, guarantees, trims, admission};
+  OverheadTable overheads ABSL_GUARDED_BY(mutex){tables};
+  PreemptibleLeases preemptible ABSL_GUARDED_BY(mutex){tables, overheads};
+  GivingWay giving_way ABSL_GUARDED_BY(mutex){tables, waiting, guarantees, trims, admission, preemptible};
   QueueScheduler scheduler ABSL_GUARDED_BY(mutex){tables, waiting, charges, trims, admission, giving_way};
   PendingRequests requests ABSL_GUARDED_BY(mutex){tables, waiting, charges, admission, scheduler};
   RequestClock clock ABSL_GUARDED_BY(mutex){tables, waiting, admission, scheduler};
-  OverheadTable overheads ABSL_GUARDED_BY(mutex){tables};
   UnreturnedMemory unreturned ABSL_GUARDED_BY(mutex){tables};
 
   CondVar card_given;  // a card that was taken to free memory of it is given back

@@ -38,6 +38,13 @@ struct ChunkEntry {
   Broker::TimePoint dropped_at = {};  // with `reference_gone`
 };
 
+/// What is known of a session's release hook, or of a lease that was suspended for others.
+struct ReleaseRecord {
+  Broker::TimePoint rests_until = {};  // it is not asked before
+  int in_vain = 0;                     // asks in a row that gave nothing
+  Broker::TimePoint::duration took{};  // the last one that ended well; of a suspension: with the way back
+};
+
 struct DeviceEntry {
   Broker::DeviceSpec spec;  // as it was made: the ledger has the limit and the guarantee
   Bytes booked;             // in the ledger, but no chunk yet
@@ -53,6 +60,7 @@ struct DeviceEntry {
   Bytes lent;  // charges of all sessions: part of what the ledger has granted, or leaving
   std::optional<Broker::TimePoint> last_use = {};  // of its lease's programs; none: not known
   Broker::TimePoint last_charge = {};  // of a preallocated device: chunks are made again some time after
+  ReleaseRecord preempted = {};        // of a preemptible lease: its first device has it
 };
 
 /// What a session of a suspended lease had charged of a card, and is to have again: no account has it.
@@ -82,13 +90,6 @@ struct Suspension {
   std::map<LogicalId, Bytes> guarantees;  // while it is parked: of its devices, which have none then
   // While it is parked: what its processes had of each card beside their charges.
   std::map<std::pair<CardId, std::int64_t>, Bytes> overheads;
-};
-
-/// What is known of a session's release hook.
-struct ReleaseRecord {
-  Broker::TimePoint rests_until = {};  // it is not asked before
-  int in_vain = 0;                     // asks in a row that gave nothing
-  Broker::TimePoint::duration took{};  // the last one that ended well
 };
 
 struct SessionEntry {
@@ -129,11 +130,15 @@ struct BrokerTables {
   static constexpr std::chrono::seconds kBallastRest{1};
 
   BrokerTables(GrantLog& grant_log, const Broker::Options& options)
-      : log(grant_log), unconfirmed_waker(options.unconfirmed_waker), now(options.clock) {}
+      : log(grant_log),
+        unconfirmed_waker(options.unconfirmed_waker),
+        preempt_waker(options.preempt_waker),
+        now(options.clock) {}
   absl::Status AddCards(const Broker::Options& options);
 
   GrantLog& log;
   const std::shared_ptr<Waker> unconfirmed_waker;
+  const std::shared_ptr<Waker> preempt_waker;
   const std::function<TimePoint()> now;
   Wakes wakes;  // woken as soon as the lock is given up
   Broker::Counters counters;

@@ -19,11 +19,15 @@ std::string NameOf(const BrokerTables& tables, LeaseKey lease) {
   return {};
 }
 
+std::string AskerOf(const BrokerTables& tables, const Waiter& waiter) {
+  return waiter.guarantee ? waiter.guarantee->spec.lease_name : NameOf(tables, LeaseOf(tables, waiter));
+}
+
 }  // namespace
 
-bool GivingWay::HasRunners() const {
-  return std::any_of(tables_.sessions.begin(), tables_.sessions.end(),
-                     [](const auto& entry) { return entry.second.runs_release; });
+bool GivingWay::CanAnyGive() const {
+  return !preemptible_.IsEmpty() || std::any_of(tables_.sessions.begin(), tables_.sessions.end(),
+                                                [](const auto& entry) { return entry.second.runs_release; });
 }
 
 Bytes GivingWay::SurplusOf(LeaseKey lease, CardId card) const {
@@ -35,6 +39,16 @@ Bytes GivingWay::SurplusOf(LeaseKey lease, CardId card) const {
     sum += SaturatingSub(view.held(), view.guarantee);
   }
   return sum;
+}
+
+Bytes GivingWay::YieldOf(const Ask& ask) const {
+  return ask.runner ? SurplusOf(ask.lease, ask.card) : preemptible_.YieldOf(ask.lease, ask.card);
+}
+
+ReleaseRecord* GivingWay::FindRecord(const Ask& ask) {
+  if (!ask.runner) return preemptible_.FindRecord(ask.lease);
+  const auto runner = tables_.sessions.find(ask.runner);
+  return runner == tables_.sessions.end() ? nullptr : &runner->second.release;
 }
 
 Waiter* GivingWay::HeadOf(const Ask& ask) const {
@@ -57,19 +71,22 @@ bool GivingWay::HasHead(CardId card) const {
 void GivingWay::Collect(CardId card) {
   for (auto& [id, ask] : asks_) {
     if (ask.card != card) continue;
-    const Bytes given = std::max(ask.given, SaturatingSub(ask.before, SurplusOf(ask.lease, card)));
-    const Bytes new_ones = given - std::exchange(ask.given, given);
+    ask.given = std::max(ask.given, SaturatingSub(ask.before, YieldOf(ask)));
     Waiter* const head = HeadOf(ask);
-    if (head == nullptr || new_ones.is_zero()) continue;
+    if (head == nullptr) continue;
+    // What was given may be free later: the card's report shows it.
     const Bytes free = RoundDown(tables_.ledger.View(card).free(), tables_.GranuleOf(card));
-    const Bytes more = std::min({new_ones, free, admission_.NeedOf(*head)});
-    if (!more.is_zero()) guarantees_.SetMoreAside(ask.head, *head, more);
+    const Bytes more = std::min({ask.given - ask.set_aside, free, admission_.NeedOf(*head)});
+    if (more.is_zero()) continue;
+    guarantees_.SetMoreAside(ask.head, *head, more);
+    ask.set_aside += more;
   }
 }
 
 bool GivingWay::IsOver(const Ask& ask) const {
   const auto runner = tables_.sessions.find(ask.runner);
-  const bool can_answer = runner != tables_.sessions.end() && runner->second.runs_release;
+  const bool can_answer = ask.runner ? runner != tables_.sessions.end() && runner->second.runs_release
+                                     : preemptible_.Contains(ask.lease);
   return tables_.now() >= ask.ends || !can_answer || (HeadOf(ask) == nullptr && !ask.given.is_zero());
 }
 
@@ -88,14 +105,13 @@ bool GivingWay::End(Asks::iterator entry) {
   const Ask ask = entry->second;
   asks_.erase(entry);
   const Broker::TimePoint now = tables_.now();
-  if (const auto runner = tables_.sessions.find(ask.runner); runner != tables_.sessions.end() && ask.counts) {
-    ReleaseRecord& record = runner->second.release;
-    if (!ask.is_answered && !ask.given.is_zero()) record.took = now - ask.asked_at;
+  if (ReleaseRecord* const record = FindRecord(ask); record != nullptr && ask.counts) {
+    if (!ask.is_answered && !ask.given.is_zero()) record->took = now - ask.asked_at;
     if (ask.given.is_zero()) {
-      record.rests_until = now + kFirstRest * (1 << std::min(record.in_vain, 10));
-      ++record.in_vain;
+      record->rests_until = now + kFirstRest * (1 << std::min(record->in_vain, 10));
+      ++record->in_vain;
     } else {
-      record.in_vain = 0;
+      record->in_vain = 0;
     }
   }
   Waiter* const head = HeadOf(ask);
@@ -106,6 +122,8 @@ bool GivingWay::End(Asks::iterator entry) {
           .took = now - ask.asked_at});
   }
   if (head == nullptr) return false;
+  std::erase_if(head->asked_leases,
+                [&ask](const AskedLease& before) { return before.lease == ask.lease; });  // of earlier times
   head->asked_leases.push_back(
       {.lease = ask.lease, .name = ask.name, .given = ask.given, .was_idle = ask.counts});
   if (HasAsk(ask.head)) return false;
@@ -125,7 +143,7 @@ bool GivingWay::MayBeHead(const Waiter& waiter) const {
 }
 
 void GivingWay::AskNext(CardId card) {
-  if (waiting_.give_way_wait.count() == 0 || waiting_.queues.at(card).empty() || !HasRunners()) return;
+  if (waiting_.give_way_wait.count() == 0 || waiting_.queues.at(card).empty() || !CanAnyGive()) return;
   for (const WaiterId id : waiting_.queues.at(card).Order()) {
     Waiter& waiter = waiting_.waiters.at(id);
     if (!MayBeHead(waiter)) continue;
@@ -142,6 +160,12 @@ void GivingWay::AskNext(CardId card) {
   }
 }
 
+void GivingWay::NoteUseOf(LeaseKey lease) {
+  for (auto& [id, device] : tables_.devices) {
+    if (device.spec.lease == lease) device.last_use = tables_.now();
+  }
+}
+
 std::optional<Broker::TimePoint> GivingWay::LastUseOf(LeaseKey lease) const {
   for (const auto& [id, device] : tables_.devices) {
     if (device.spec.lease == lease && !device.removed) return device.last_use;
@@ -155,46 +179,64 @@ bool GivingWay::LeaseWaits(LeaseKey lease) const {
   });
 }
 
-std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter) const {
+bool GivingWay::IsAsked(LeaseKey lease) const {
+  return std::any_of(asks_.begin(), asks_.end(),
+                     [lease](const auto& entry) { return entry.second.lease == lease; });
+}
+
+std::optional<Broker::TimePoint> GivingWay::IdleSince(LeaseKey lease, const ReleaseRecord& record) const {
+  const Broker::TimePoint now = tables_.now();
+  if (now < record.rests_until || LeaseWaits(lease)) return std::nullopt;
+  const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
+  const auto idle_after = std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * record.took);
+  if (!last_use || now < *last_use + idle_after) return std::nullopt;
+  return last_use;
+}
+
+std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter) {
   std::vector<Candidate> candidates;
   const LeaseKey own = LeaseOf(tables_, waiter);
   const auto is_there = [&candidates](LeaseKey lease) {
     return std::any_of(candidates.begin(), candidates.end(),
                        [lease](const Candidate& candidate) { return candidate.lease == lease; });
   };
-  const auto is_asked = [this](LeaseKey lease) {
-    return std::any_of(asks_.begin(), asks_.end(),
-                       [lease](const auto& entry) { return entry.second.lease == lease; });
-  };
-  const Broker::TimePoint now = tables_.now();
   for (const auto& [id, session] : tables_.sessions) {
     const LeaseKey lease = session.lease;
-    if (!session.runs_release || !lease || lease == own || now < session.release.rests_until) continue;
+    if (!session.runs_release || !lease || lease == own) continue;
     const bool was_asked = std::any_of(waiter.asked_leases.begin(), waiter.asked_leases.end(),
                                        [lease](const AskedLease& asked) { return asked.lease == lease; });
-    if (was_asked || is_asked(lease) || is_there(lease) || LeaseWaits(lease)) continue;
-    if (tables_.suspensions.contains(lease)) continue;
-    const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
-    const auto idle_after = std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * session.release.took);
-    if (!last_use || now < *last_use + idle_after) continue;
+    if (was_asked || IsAsked(lease) || is_there(lease) || tables_.suspensions.contains(lease)) continue;
+    const std::optional<Broker::TimePoint> last_use = IdleSince(lease, session.release);
+    if (!last_use) continue;
     const Bytes surplus = SurplusOf(lease, waiter.card);
     if (surplus.is_zero()) continue;
-    candidates.push_back({.lease = lease, .runner = id, .surplus = surplus, .last_use = *last_use});
+    candidates.push_back({.lease = lease, .runner = id, .yield = surplus, .last_use = *last_use});
+  }
+  if (!preemptible_.MayPreempt(waiter)) return candidates;
+  for (const LeaseKey lease : preemptible_.Movable()) {
+    if (lease == own || IsAsked(lease) || is_there(lease)) continue;
+    const std::optional<Broker::TimePoint> last_use = IdleSince(lease, *preemptible_.FindRecord(lease));
+    if (!last_use) continue;
+    const Bytes yield = preemptible_.YieldOf(lease, waiter.card);
+    if (yield.is_zero()) continue;
+    candidates.push_back({.lease = lease, .runner = {}, .yield = yield, .last_use = *last_use});
   }
   return candidates;
 }
 
 std::vector<GivingWay::Candidate> GivingWay::Choose(std::vector<Candidate> candidates, Bytes lacking) {
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.last_use < b.last_use; });
+  // A hook costs less than a suspension.
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return std::pair(!a.runner, a.last_use) < std::pair(!b.runner, b.last_use);
+  });
   Bytes sum;
   std::size_t count = 0;
-  for (; count < candidates.size() && sum < lacking; ++count) sum += candidates[count].surplus;
+  for (; count < candidates.size() && sum < lacking; ++count) sum += candidates[count].yield;
   if (sum < lacking) return {};
   candidates.resize(count);
   for (std::size_t i = count; i-- > 0;) {
-    if (sum - candidates[i].surplus < lacking) continue;
-    sum -= candidates[i].surplus;
+    if (sum - candidates[i].yield < lacking) continue;
+    sum -= candidates[i].yield;
     candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return candidates;
@@ -209,12 +251,18 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
                                               .lease = candidate.lease,
                                               .name = NameOf(tables_, candidate.lease),
                                               .runner = candidate.runner,
-                                              .lacking = std::min(lacking, candidate.surplus),
-                                              .before = candidate.surplus,
+                                              .asker = AskerOf(tables_, waiter),
+                                              .lacking = std::min(lacking, candidate.yield),
+                                              .before = candidate.yield,
                                               .given = {},
+                                              .set_aside = {},
                                               .asked_at = now,
                                               .ends = ends});
-    tables_.Wake(candidate.runner);
+    if (candidate.runner) {
+      tables_.Wake(candidate.runner);
+    } else {
+      tables_.wakes.push_back(tables_.preempt_waker);
+    }
   }
   waiter.WaitLonger(ends);
   waiting_.Wake(waiter);
@@ -226,7 +274,7 @@ Broker::TimePoint GivingWay::NextChange(CardId card, Broker::TimePoint since) co
   for (const auto& [id, ask] : asks_) {
     if (ask.card == card) next = std::min(next, ask.ends);
   }
-  const bool looks = waiting_.give_way_wait.count() > 0 && !HasHead(card) && HasRunners();
+  const bool looks = waiting_.give_way_wait.count() > 0 && !HasHead(card) && CanAnyGive();
   return looks ? std::min(next, since + kLookEvery) : next;
 }
 
@@ -239,7 +287,8 @@ std::vector<ReleaseOrder> GivingWay::TakeOrders(SessionId session) {
                       .lease = ask.lease,
                       .bytes = ask.lacking,
                       .limit = std::chrono::duration_cast<std::chrono::milliseconds>(
-                          std::max(ask.ends - now, Broker::TimePoint::duration::zero()))});
+                          std::max(ask.ends - now, Broker::TimePoint::duration::zero())),
+                      .asker = ask.asker});
   }
   return orders;
 }
@@ -259,7 +308,11 @@ absl::StatusOr<std::optional<CardId>> GivingWay::Answer(SessionId session, Relea
   const Broker::TimePoint now = tables_.now();
   ask.is_answered = true;
   ask.counts = outcome != ReleaseOutcome::kNotIdle;
-  if (outcome == ReleaseOutcome::kDone) tables_.sessions.at(session).release.took = now - ask.asked_at;
+  if (ReleaseRecord* const record = FindRecord(ask); record != nullptr && outcome == ReleaseOutcome::kDone) {
+    // A suspension is moved back too.
+    record->took = (now - ask.asked_at) * (ask.runner ? 1 : 2);
+  }
+  if (outcome == ReleaseOutcome::kNotIdle) NoteUseOf(ask.lease);
   ask.ends = std::min(ask.ends, outcome == ReleaseOutcome::kDone ? now + kSettle : now);
   waiting_.times_changed = true;
   return ask.card;

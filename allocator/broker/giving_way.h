@@ -12,6 +12,7 @@
 #include "allocator/broker/admission.h"
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/guarantees.h"
+#include "allocator/broker/preemptible_leases.h"
 #include "allocator/broker/release_order.h"
 #include "allocator/broker/trim_requests.h"
 #include "allocator/broker/waiting_requests.h"
@@ -21,16 +22,20 @@ namespace lgpu {
 /// GivingWay asks idle leases to give memory up for a request that waits for their card, and sets what they
 /// give aside for that request alone.
 ///
-/// A lease can be asked while one of its sessions runs a release hook. It is asked if it has been idle for
-/// kIdleAfter, or for twice the time that its hook took, whichever is longer; if none of its requests waits;
-/// and at most once for one request. A lease that gave nothing rests for a minute, and for twice as long each
-/// time after that.
+/// A lease can be asked while one of its sessions runs a release hook, and a preemptible lease can be
+/// suspended for a request that PreemptibleLeases::MayPreempt. It is asked if it has been idle for
+/// kIdleAfter, or for twice the time that it took before, whichever is longer; if none of its requests waits;
+/// and to run its hook at most once for one request. A lease that gave nothing rests for a minute, and for
+/// twice as long each time after that.
+///
+/// No two leases take the card from each other in turn without end: a lease that comes back is asked again
+/// only after it was idle for twice as long as the two moves take.
 ///
 /// The head of a card is its one request for which leases have been asked and may still give. It is the first
 /// of the queue's order that trims do not serve and that the leases that can be asked suffice for. Those that
-/// have been idle longest are asked, without those that are not needed; where all of them do not suffice,
-/// none is asked. The head waits until `give_way_wait` after it came, as long as a lease may give. Only what
-/// those leases give is set aside for it: the queue and its turns have the rest of the card.
+/// have been idle longest are asked, hooks first, without those that are not needed; where all of them do not
+/// suffice, none is asked. The head waits until `give_way_wait` after it came, as long as a lease may give.
+/// Only what those leases give is set aside for it: the queue and its turns have the rest of the card.
 ///
 /// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
 class GivingWay {
@@ -39,12 +44,17 @@ class GivingWay {
   /// Memory may come back so long after the hook has ended.
   static constexpr std::chrono::seconds kSettle{5};
   static constexpr std::chrono::seconds kFirstRest{60};
-  /// How often it looks for leases that can be asked while a request waits and there are hooks.
+  /// How often it looks for leases that can be asked while a request waits and there are some.
   static constexpr std::chrono::milliseconds kLookEvery{100};
 
   GivingWay(BrokerTables& tables, WaitingRequests& waiting, Guarantees& guarantees, TrimRequests& trims,
-            Admission& admission)
-      : tables_(tables), waiting_(waiting), guarantees_(guarantees), trims_(trims), admission_(admission) {}
+            Admission& admission, PreemptibleLeases& preemptible)
+      : tables_(tables),
+        waiting_(waiting),
+        guarantees_(guarantees),
+        trims_(trims),
+        admission_(admission),
+        preemptible_(preemptible) {}
 
   // For the scheduler.
   /// Sets aside what leases gave since the last call. To be called before other requests are served.
@@ -55,7 +65,7 @@ class GivingWay {
   /// When time alone gives MoveOn something to do, if that was called at `since`.
   Broker::TimePoint NextChange(CardId card, Broker::TimePoint since) const;
 
-  // For sessions.
+  // For sessions; no session: for who has leases suspended.
   std::vector<ReleaseOrder> TakeOrders(SessionId session);
   /// INVALID_ARGUMENT: the session was never asked this. Returns the card, for the scheduler, while it
   /// matters.
@@ -67,25 +77,30 @@ class GivingWay {
     WaiterId head;
     CardId card;
     LeaseKey lease;
-    std::string name;  // of the lease
-    SessionId runner;
+    std::string name;   // of the lease
+    SessionId runner;   // of its hook; none: it is suspended
+    std::string asker;  // as in ReleaseOrder
     Bytes lacking;
-    Bytes before;  // that the lease held beyond guarantees
+    Bytes before;  // as YieldOf told
     Bytes given;
+    Bytes set_aside;  // part of it
     Broker::TimePoint asked_at, ends;
     bool is_sent = false, is_answered = false;
     bool counts = true;  // an ask that the lease was too busy for is no reason to rest
   };
   struct Candidate {
     LeaseKey lease;
-    SessionId runner;
-    Bytes surplus;
+    SessionId runner;  // as in Ask
+    Bytes yield;
     Broker::TimePoint last_use;
   };
   using Asks = std::map<ReleaseId, Ask>;
 
-  bool HasRunners() const;
+  bool CanAnyGive() const;
   Bytes SurplusOf(LeaseKey lease, CardId card) const;
+  Bytes YieldOf(const Ask& ask) const;
+  /// Null: whom it was asked of is gone.
+  ReleaseRecord* FindRecord(const Ask& ask);
   /// The request still waits for the card.
   Waiter* HeadOf(const Ask& ask) const;
   bool HasAsk(WaiterId head) const;
@@ -94,8 +109,13 @@ class GivingWay {
   bool End(Asks::iterator ask);
   bool MayBeHead(const Waiter& waiter) const;
   void AskNext(CardId card);
-  std::vector<Candidate> CandidatesFor(const Waiter& waiter) const;
+  std::vector<Candidate> CandidatesFor(const Waiter& waiter);
+  bool IsAsked(LeaseKey lease) const;
+  /// Idle for long enough after what is known of it, and no request of it waits: since when.
+  std::optional<Broker::TimePoint> IdleSince(LeaseKey lease, const ReleaseRecord& record) const;
   std::optional<Broker::TimePoint> LastUseOf(LeaseKey lease) const;
+  /// As of now; lgpud tells them a little later too.
+  void NoteUseOf(LeaseKey lease);
   bool LeaseWaits(LeaseKey lease) const;
   /// The fewest of the longest idle that suffice; none where all do not.
   static std::vector<Candidate> Choose(std::vector<Candidate> candidates, Bytes lacking);
@@ -107,6 +127,7 @@ class GivingWay {
   Guarantees& guarantees_;
   TrimRequests& trims_;
   Admission& admission_;
+  PreemptibleLeases& preemptible_;
   Asks asks_;
   std::uint64_t last_ask_ = 0;
 };

@@ -364,11 +364,27 @@ Bytes LeaseSuspensions::ParkedOf(LeaseKey lease) const {
   return sum;
 }
 
+std::size_t LeaseSuspensions::PlaceOf(LeaseKey lease) const {
+  core_.mutex.AssertHeld();
+  std::size_t last = 0;
+  for (const auto& [card, queue] : core_.waiting.queues) {
+    std::size_t place = 0;
+    for (const WaiterId id : queue.Order()) {
+      ++place;
+      const Waiter& waiter = core_.waiting.waiters.at(id);
+      const bool is_its = waiter.guarantee && waiter.guarantee->what == GuaranteeWish::For::kLease &&
+                          waiter.guarantee->spec.lease == lease;
+      if (is_its) last = std::max(last, place);
+    }
+  }
+  return last;
+}
+
 std::optional<LeaseSuspensions::Info> LeaseSuspensions::Find(LeaseKey lease) const {
   BrokerLock lock(core_);
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end()) return std::nullopt;
-  return Info{.is_parked = found->second.is_parked, .parked = ParkedOf(lease)};
+  return Info{.is_parked = found->second.is_parked, .parked = ParkedOf(lease), .place = PlaceOf(lease)};
 }
 
 }  // namespace lgpu

@@ -1,6 +1,7 @@
 #ifndef LGPU_ALLOCATOR_BROKER_LEASE_SUSPENSIONS_H_
 #define LGPU_ALLOCATOR_BROKER_LEASE_SUSPENSIONS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -80,6 +81,7 @@ class LeaseSuspensions {
   struct Info {
     bool is_parked = false;
     Bytes parked;
+    std::size_t place = 0;  // in the queue of its card that it waits longest for, from 1; 0: in none
   };
   /// Nothing: the lease was not begun.
   std::optional<Info> Find(LeaseKey lease) const;
@@ -88,6 +90,7 @@ class LeaseSuspensions {
   absl::Status CheckMayBegin(LeaseKey lease) const;
   std::map<CardId, Bytes> NeedLocked(LeaseKey lease) const;
   Bytes ParkedOf(LeaseKey lease) const;
+  std::size_t PlaceOf(LeaseKey lease) const;
   void BeginLocked(LeaseKey lease);
   using ByProcess = std::map<std::pair<CardId, std::int64_t>, Bytes>;
   /// While the lease is not parked.

@@ -2,6 +2,7 @@
 #define LGPU_ALLOCATOR_BROKER_RELEASE_ORDER_H_
 
 #include <chrono>
+#include <string>
 
 #include "allocator/broker/ids.h"
 #include "lgpu/bytes.h"
@@ -9,7 +10,7 @@
 
 namespace lgpu {
 
-/// One request to a session to run the release hook of its lease.
+/// One request to a session to run the release hook of its lease, or to have the lease suspended.
 using ReleaseId = Id<struct ReleaseTag>;
 
 /// A lease is asked to give way: a request waits for its card, and the lease is idle.
@@ -18,12 +19,13 @@ struct ReleaseOrder {
   LeaseKey lease;
   Bytes bytes;                        // that the request lacks, of what the lease holds
   std::chrono::milliseconds limit{};  // the hook may run so long
+  std::string asker = {};             // the lease that waits; empty: it has no name
 };
 
 enum class ReleaseOutcome {
-  kDone,     // the hook has ended well; memory may come back a little later
+  kDone,     // the hook has ended well, and memory may come back a little later; or the lease is suspended
   kFailed,   // it ended with an error, or took too long
-  kNotIdle,  // it did not run: the lease was used meanwhile
+  kNotIdle,  // nothing was done: the lease was used meanwhile
 };
 
 /// What happened when a lease gave way. For people.

@@ -23,9 +23,10 @@ WaiterId Reservations::Queue(const Reservations::Request& spec) {
   waiter.guarantee = {.what = GuaranteeWish::For::kLease,
                       .spec = {.card = spec.card,
                                .limit = spec.bytes,
-                               .lease = {},
+                               .lease = spec.lease,
                                .lease_name = spec.lease_name,
-                               .owner = spec.owner},
+                               .owner = spec.owner,
+                               .preemptible = spec.preemptible},
                       .pid = spec.pid,
                       .size = {.limit = spec.bytes, .guarantee = spec.bytes}};
   const WaiterId id = core_.waiting.NewWaiter();

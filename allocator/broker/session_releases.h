@@ -20,7 +20,7 @@ class SessionReleases {
  public:
   explicit SessionReleases(BrokerCore& core) : core_(core) {}
 
-  /// New orders to run the hook. Answer answers each of them.
+  /// New orders to run the hook; with no session: to have leases suspended. Answer answers each of them.
   std::vector<ReleaseOrder> TakeOrders(SessionId session);
   /// INVALID_ARGUMENT: the session was not asked this.
   absl::Status Answer(SessionId session, ReleaseId id, ReleaseOutcome outcome);

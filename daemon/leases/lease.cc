@@ -203,6 +203,11 @@ absl::Status CheckFitsEmptyCards(const v1::CreateLeaseRequest& request,
   return absl::OkStatus();
 }
 
+std::optional<UseTime> WhenPreempted(const Lease& lease) {
+  if (!lease.suspended || lease.suspended->preempted_at_boottime_ns() == 0) return std::nullopt;
+  return UseTime(lease.suspended->preempted_at_boottime_ns());
+}
+
 std::string DefaultLeaseName(std::uint64_t number) {
   const std::string name = absl::StrCat(kAdjectives[number % kAdjectives.size()], "-",
                                         kAnimals[number / kAdjectives.size() % kAnimals.size()]);

@@ -52,6 +52,7 @@ struct Lease {
   bool is_repeated = false;              // a second call with that request was given this lease
   std::optional<Management> management;  // none: its owner's own
   LeaseEnds ends = {};                   // by itself, as its owner asked for
+  bool preemptible = false;              // it may be suspended for others while it is idle
   UseTime used_at{0};                    // it was made, or a program of it attached or ended
   std::vector<LeaseDevice> devices;
   std::set<SessionId> live;
@@ -66,6 +67,9 @@ struct Lease {
   bool taken = false;  // leaves the table when the thread that took it has removed its devices
   std::shared_ptr<PlacementLog> placements;
 };
+
+/// Since when a program of the lease that uses a GPU brings it back; nothing: it is not suspended for others.
+std::optional<UseTime> WhenPreempted(const Lease& lease);
 
 /// A request's device, checked and with its card chosen.
 struct PlannedDevice {

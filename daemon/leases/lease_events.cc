@@ -123,6 +123,10 @@ void LeaseEvents::GaveWay(const Lease& lease, const GivingWayNews& news) const {
              : absl::StrCat("served after ", time, ": ", bytes, " were set aside for it"));
 }
 
+void LeaseEvents::AskedToGiveWay(const Lease& lease, std::string text) const {
+  Append(v1::Event::KIND_GIVING_WAY, lease, nullptr, std::move(text));
+}
+
 void LeaseEvents::Suspended(const Lease& lease, std::string text) const {
   Append(v1::Event::KIND_SUSPENDED, lease, nullptr, std::move(text));
 }

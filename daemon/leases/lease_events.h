@@ -36,6 +36,8 @@ class LeaseEvents {
   void Uncharged(const Lease& lease, std::int64_t pid, const std::string& program,
                  const std::string& what) const;
 
+  /// It is idle, and another lease needs its memory.
+  void AskedToGiveWay(const Lease& lease, std::string text) const;
   /// It gave way, or another lease did for a request of it.
   void GaveWay(const Lease& lease, const GivingWayNews& news) const;
 

@@ -88,6 +88,7 @@ std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker
   if (info) {
     suspension.set_in_host_memory(info->is_parked);
     suspension.set_bytes(info->parked.count());
+    suspension.set_place(static_cast<std::uint32_t>(info->place));
   }
   if (lease.suspended) suspension.set_failed(lease.suspended->failed());
   return suspension;
@@ -258,7 +259,8 @@ void LeaseSuspender::Observe(const Lease& lease) {
 }
 
 absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& caller,
-                                                                 const std::string& name) {
+                                                                 const std::string& name,
+                                                                 std::optional<UseTime> preempted_at) {
   const Clock::time_point began = Clock::now();
   LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginSuspension(caller, name));
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
@@ -272,7 +274,7 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
   v1::SuspendLeaseResponse response;
   response.set_lease_id(lease.id);
   response.set_lease_name(lease.name);
-  response.set_bytes(leases_.Park(lease.key).count());
+  response.set_bytes(leases_.Park(lease.key, preempted_at).count());
   response.set_took_ms(MsSince(began));
   Observe(lease);
   Tell(lease, absl::StrCat("suspended: ", FormatBytes(Bytes(response.bytes())), " in host memory after ",
@@ -294,7 +296,9 @@ absl::Status LeaseSuspender::AwaitMemory(const Lease& lease, const Patience& pat
                                                   .owner = lease.owner.name,
                                                   .pid = 0,
                                                   .waker = waker,
-                                                  .at_once = at_once}));
+                                                  .at_once = at_once,
+                                                  .preemptible = lease.preemptible,
+                                                  .lease = lease.key}));
   }
   std::vector<WaiterId> waiting = rooms;
   while (true) {
@@ -323,8 +327,8 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::Resume(const Caller& cal
   {
     MutexLock lock(mutex_);
     if (!resuming_.insert(lease.key).second) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("lease ", lease.name, " is being resumed by another call already"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "lease ", lease.name, " is being resumed by another call, or as soon as there is room"));
     }
   }
   const absl::Cleanup done = [&] {
@@ -344,6 +348,7 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   for (const WaiterId room : rooms) broker_.reservations().Leave(room);
   LGPU_RETURN_IF_ERROR(ready);
   const Clock::time_point began = Clock::now();
+  const std::optional<UseTime> preempted_at = WhenPreempted(lease);
   v1::ResumeLeaseResponse response;
   response.set_lease_id(lease.id);
   response.set_lease_name(lease.name);
@@ -352,7 +357,7 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
   const absl::StatusOr<Programs> programs = ProgramsOf(lease);
   if (!programs.ok()) {  // none was told anything: they are suspended as before
-    leases_.Park(lease.key);
+    leases_.Park(lease.key, preempted_at);
     Observe(lease);
     return programs.status();
   }

@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/sessions/session_state.h"
+#include "daemon/sessions/session_use.h"
 #include "lgpu/v1/control.pb.h"
 #include "lgpu/v1/session.pb.h"
 
@@ -45,7 +46,10 @@ class LeaseSuspender {
       : broker_(broker), leases_(leases), sessions_(sessions) {}
 
   // Calls of users; errors as control.proto says.
-  absl::StatusOr<v1::SuspendLeaseResponse> Suspend(const Caller& caller, const std::string& lease);
+  /// `preempted_at`: for others, who need its memory; its programs come back as soon as one of them uses a
+  /// GPU from then on (Preempter).
+  absl::StatusOr<v1::SuspendLeaseResponse> Suspend(const Caller& caller, const std::string& lease,
+                                                   std::optional<UseTime> preempted_at = {});
   absl::StatusOr<v1::ResumeLeaseResponse> Resume(const Caller& caller, const std::string& lease,
                                                  Clock::time_point deadline,
                                                  const std::function<bool()>& is_given_up);

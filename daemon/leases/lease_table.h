@@ -129,7 +129,8 @@ class LeaseTable {
   /// A copy of the lease, whose requests wait from here on.
   absl::StatusOr<Lease> BeginSuspension(const Caller& caller, const std::string& lease);
   /// Returns the bytes; none where the lease is gone.
-  Bytes Park(LeaseKey key);
+  /// `preempted_at`: as in LeaseSuspender::Suspend.
+  Bytes Park(LeaseKey key, std::optional<UseTime> preempted_at);
   /// A copy of the lease, which is suspended. FAILED_PRECONDITION: it is not, or it cannot be resumed.
   absl::StatusOr<Lease> FindSuspended(const Caller& caller, const std::string& lease) const;
   /// When this is OK the next lgpud charges it too.
@@ -186,6 +187,8 @@ class LeaseTable {
   /// Shows a session's client how its devices stand.
   void WriteStats(SessionState& session) const;
 
+  /// The leases that are suspended for others.
+  std::vector<Lease> Preempted() const;
   /// The leases that the caller may see, also ending ones.
   std::vector<Lease> Snapshot(const Caller& caller) const;
   /// Records and drops of all leases, also ended ones.

@@ -96,6 +96,15 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
     return absl::InvalidArgumentError(
         "only a lasting lease may have a time to live or an idle time; this one ends with its last program");
   }
+  const bool has_preallocated =
+      std::ranges::any_of(request.devices(), [](const v1::LogicalDeviceSpec& device) {
+        return device.mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE;
+      });
+  if (request.preemptible() != v1::PREEMPTIBLE_NEVER && has_preallocated) {
+    return absl::InvalidArgumentError(
+        "a lease with a preallocated device cannot be preemptible: its memory stays with it; make it with "
+        "growth, or not preemptible");
+  }
   LGPU_ASSIGN_OR_RETURN(LeaseEnds ends, ParseLeaseEnds(request.ends(), BootTimeNow()));
   if (!request.has_management()) {
     if (request.owner_uid() == 0) {
@@ -159,6 +168,7 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
   lease.request_id = request.request_id();
   lease.management = wanted.management;
   lease.ends = wanted.ends;
+  lease.preemptible = request.preemptible() == v1::PREEMPTIBLE_IDLE;
   lease.used_at = UseTimeNow();
   lease.placements = std::make_shared<PlacementLog>(policy_.placement_records);
   for (std::size_t i = 0; i < plan.size(); ++i) {
@@ -208,8 +218,10 @@ absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevi
                                      LeaseAttempt& attempt) {
   std::string name;
   std::string owner;
+  bool preemptible = false;
   {
     MutexLock lock(mutex_);
+    preemptible = leases_.at(key).preemptible;
     name = leases_.at(key).name;
     owner = leases_.at(key).owner.name;
   }
@@ -225,7 +237,8 @@ absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevi
                                                               .device_name = DeviceName(static_cast<int>(i)),
                                                               .lease_name = name,
                                                               .owner = owner,
-                                                              .room = attempt.room},
+                                                              .room = attempt.room,
+                                                              .preemptible = preemptible},
                                                              deadline);
     status = device.status();
     if (device.ok()) {

@@ -37,13 +37,14 @@ v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
   return record;
 }
 
-Bytes LeaseTable::Park(LeaseKey key) {
+Bytes LeaseTable::Park(LeaseKey key, std::optional<UseTime> preempted_at) {
   Bytes parked;
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
     if (found == leases_.end() || !broker_.suspensions().Find(key)) return Bytes();
     found->second.suspended = SuspendedRecord(key);
+    found->second.suspended->set_preempted_at_boottime_ns(preempted_at.value_or(UseTime(0)).count());
     // Before the memory is anybody's: a grant of it is behind this record in the journal.
     NoteLease(found->second);
     parked = broker_.suspensions().Park(key);
@@ -69,17 +70,28 @@ absl::StatusOr<Lease> LeaseTable::FindSuspended(const Caller& caller, const std:
 }
 
 absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms) {
+  std::optional<UseTime> preempted_at;
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
     if (found == leases_.end()) return absl::NotFoundError("the lease has ended");
     LGPU_RETURN_IF_ERROR(broker_.suspensions().TakeBack(key, rooms));
+    preempted_at = WhenPreempted(found->second);
     found->second.suspended.reset();
     NoteLease(found->second);
   }
   const absl::Status kept = Commit();
-  if (!kept.ok()) Park(key);  // the next lgpud would give the memory to others
+  if (!kept.ok()) Park(key, preempted_at);  // the next lgpud would give the memory to others
   return kept;
+}
+
+std::vector<Lease> LeaseTable::Preempted() const {
+  std::vector<Lease> leases;
+  MutexLock lock(mutex_);
+  for (const auto& [key, lease] : leases_) {
+    if (WhenPreempted(lease) && lease.suspended->failed().empty()) leases.push_back(lease);
+  }
+  return leases;
 }
 
 bool LeaseTable::HasSuspendedPrograms(const Lease& lease) const {

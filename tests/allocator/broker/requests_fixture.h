@@ -75,7 +75,9 @@ class RequestsFixture : public TablesFixture {
   TrimRequests trims_{tables_};
   Guarantees guarantees_{tables_, waiting_};
   Admission admission_{tables_, waiting_, chunks_, charges_, trims_, guarantees_, refusals_};
-  GivingWay giving_way_{tables_, waiting_, guarantees_, trims_, admission_};
+  OverheadTable overheads_{tables_};
+  PreemptibleLeases preemptible_{tables_, overheads_};
+  GivingWay giving_way_{tables_, waiting_, guarantees_, trims_, admission_, preemptible_};
   QueueScheduler scheduler_{tables_, waiting_, charges_, trims_, admission_, giving_way_};
   PendingRequests requests_{tables_, waiting_, charges_, admission_, scheduler_};
   RequestClock clock_{tables_, waiting_, admission_, scheduler_};

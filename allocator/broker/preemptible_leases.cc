@@ -1,0 +1,71 @@
+#include "allocator/broker/preemptible_leases.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace lgpu {
+
+bool PreemptibleLeases::Contains(LeaseKey lease) const {
+  return std::any_of(tables_.devices.begin(), tables_.devices.end(), [lease](const auto& entry) {
+    const DeviceEntry& device = entry.second;
+    return device.spec.lease == lease && device.spec.preemptible && !device.removed;
+  });
+}
+
+bool PreemptibleLeases::IsEmpty() const {
+  return std::none_of(tables_.devices.begin(), tables_.devices.end(), [](const auto& entry) {
+    return entry.second.spec.preemptible && !entry.second.removed;
+  });
+}
+
+std::set<LeaseKey> PreemptibleLeases::Movable() const {
+  std::set<LeaseKey> leases;
+  for (const auto& [id, device] : tables_.devices) {
+    if (device.spec.preemptible && !device.removed) leases.insert(device.spec.lease);
+  }
+  for (const auto& [id, device] : tables_.devices) {
+    if (device.spec.preallocate || !device.booked.is_zero()) leases.erase(device.spec.lease);
+  }
+  for (const auto& [id, session] : tables_.sessions) {
+    if (!session.chunks.empty()) leases.erase(session.lease);
+  }
+  std::erase_if(leases, [this](LeaseKey lease) { return tables_.suspensions.contains(lease); });
+  return leases;
+}
+
+bool PreemptibleLeases::MayPreempt(const Waiter& waiter) const {
+  if (waiter.guarantee) {
+    return waiter.guarantee->what == GuaranteeWish::For::kLease && waiter.guarantee->spec.preemptible;
+  }
+  return waiter.charge && Contains(tables_.sessions.at(waiter.spec.session).lease);
+}
+
+ReleaseRecord* PreemptibleLeases::FindRecord(LeaseKey lease) {
+  for (auto& [id, device] : tables_.devices) {
+    const bool is_its = device.spec.lease == lease && device.spec.preemptible && !device.removed;
+    if (is_its) return &device.preempted;
+  }
+  return nullptr;
+}
+
+Bytes PreemptibleLeases::YieldOf(LeaseKey lease, CardId card) const {
+  const auto suspension = tables_.suspensions.find(lease);
+  if (suspension != tables_.suspensions.end() && suspension->second.is_parked) return Bytes();
+  Bytes sum;
+  for (const auto& [id, device] : tables_.devices) {
+    if (device.spec.lease != lease || device.spec.card != card) continue;
+    const Ledger::LogicalView view = tables_.ledger.View(id);
+    sum += std::max(view.held(), view.guarantee);
+  }
+  std::set<std::int64_t> pids;  // a process may have several sessions
+  for (const auto& [id, session] : tables_.sessions) {
+    const auto charge = session.charges.find(card);
+    const bool is_moved =
+        session.lease == lease && charge != session.charges.end() && !charge->second.lent.is_zero();
+    if (is_moved && pids.insert(session.pid).second) sum += overheads_.WantedBy(session.pid, card);
+  }
+  return sum;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,40 @@
+#ifndef LGPU_ALLOCATOR_BROKER_PREEMPTIBLE_LEASES_H_
+#define LGPU_ALLOCATOR_BROKER_PREEMPTIBLE_LEASES_H_
+
+#include <set>
+
+#include "allocator/broker/broker_tables.h"
+#include "allocator/broker/overhead_table.h"
+#include "allocator/broker/waiter.h"
+
+namespace lgpu {
+
+/// PreemptibleLeases are the leases that may be suspended for others while they are idle, as their owners
+/// said.
+///
+/// Not thread-safe: the broker's lock guards them. What they are made of outlives them.
+class PreemptibleLeases {
+ public:
+  PreemptibleLeases(BrokerTables& tables, const OverheadTable& overheads)
+      : tables_(tables), overheads_(overheads) {}
+
+  bool Contains(LeaseKey lease) const;
+  bool IsEmpty() const;
+  /// Those whose programs can be moved, as far as the broker knows, and run now.
+  std::set<LeaseKey> Movable() const;
+  /// Others may be suspended for the request. Fair trade: what it gets can be taken back in the same way. So
+  /// its own lease is preemptible, and it is a charge, or asks for the room of a lease that is resumed.
+  bool MayPreempt(const Waiter& waiter) const;
+  /// What the card has more while the lease is suspended: its guarantees count as held.
+  Bytes YieldOf(LeaseKey lease, CardId card) const;
+  /// How its suspensions went; null: the lease is not preemptible.
+  ReleaseRecord* FindRecord(LeaseKey lease);
+
+ private:
+  BrokerTables& tables_;
+  const OverheadTable& overheads_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_BROKER_PREEMPTIBLE_LEASES_H_

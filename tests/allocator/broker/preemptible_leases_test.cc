@@ -1,0 +1,240 @@
+// Preemptible leases are suspended for others while they are idle; here the test moves their programs.
+
+#include "allocator/broker/preemptible_leases.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "allocator/broker/lease_suspensions.h"
+#include "allocator/broker/reservations.h"
+#include "allocator/broker/session_releases.h"
+#include "tests/allocator/broker/charges_fixture.h"
+
+namespace lgpu {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr LeaseKey kAnn{1};
+constexpr LeaseKey kBob{2};
+constexpr LeaseKey kCyd{3};
+
+/// Cards of 1 GiB.
+class PreemptibleLeasesTest : public BrokerChargesTest {
+ protected:
+  PreemptibleLeasesTest() : BrokerChargesTest(1_GiB) {}
+
+  LogicalId Add(LeaseKey lease, bool preemptible = true) {
+    const auto id = broker_->AddDevice({.card = Card(0),
+                                        .limit = 1_GiB,
+                                        .lease = lease,
+                                        .device_name = "/device:GPU:0",
+                                        .lease_name = "lease-" + std::to_string(lease.value),
+                                        .owner = "user-" + std::to_string(lease.value),
+                                        .preemptible = preemptible});
+    EXPECT_TRUE(id.ok()) << id.status();
+    return *id;
+  }
+  SessionId Program(std::uint64_t id, LeaseKey lease) {
+    const SessionId session{id};
+    broker_->AddSession(
+        session, {.pid = static_cast<std::int64_t>(1000 + id), .waker = wakers_[id], .waits_longer = true});
+    broker_->AttachSession(session, lease);
+    words_[id] = std::make_shared<Words>();
+    broker_->ShareAllowances(session, words_[id]);
+    return session;
+  }
+  void Charged(SessionId session, Bytes bytes) { ASSERT_TRUE(Charges(session, bytes)); }
+  void UsedBefore(LogicalId device, Broker::TimePoint::duration time) {
+    broker_->NoteLastUses({{.device = device, .at = now_ - time}});
+  }
+  std::vector<ReleaseOrder> TakeOrders() { return broker_->releases().TakeOrders(SessionId()); }
+  void Answer(const ReleaseOrder& order, ReleaseOutcome outcome) {
+    EXPECT_EQ(broker_->releases().Answer(SessionId(), order.id, outcome), absl::OkStatus());
+    Check();
+  }
+  /// As lgpud does.
+  void Suspend(const ReleaseOrder& order) {
+    ASSERT_EQ(broker_->suspensions().Begin(order.lease), absl::OkStatus());
+    broker_->suspensions().Park(order.lease);
+    Answer(order, ReleaseOutcome::kDone);
+  }
+  bool IsServed(const Broker::Answer& waiting) {
+    const std::optional<Broker::Answer> answer = broker_->TakeAnswer(*waiting.wait);
+    return answer && answer->status.ok();
+  }
+  void Pass(Broker::TimePoint::duration time) {
+    now_ += time;
+    broker_->Tick();
+    Check();
+  }
+};
+
+TEST_F(PreemptibleLeasesTest, AnIdleOneIsSuspendedForAnotherAndItsMemoryIsForThatAlone) {
+  const LogicalId ann = Add(kAnn);
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(ann, seconds(60));
+  const SessionId bob = Program(2, kBob);
+  const Broker::Answer waiting = Charge(bob, 500_MiB, milliseconds(500));
+  ASSERT_TRUE(waiting.wait);
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].lease, kAnn);
+  EXPECT_EQ(orders[0].bytes, 276_MiB);
+  EXPECT_EQ(orders[0].asker, "lease-2");
+  EXPECT_TRUE(TakeOrders().empty());
+  EXPECT_EQ(broker_->releases().LongerWait(*waiting.wait), now_ + seconds(60));
+  Suspend(orders[0]);
+  EXPECT_TRUE(IsServed(waiting));
+  EXPECT_EQ(CardFree(), 524_MiB);
+}
+
+TEST_F(PreemptibleLeasesTest, TheTradeIsFair) {
+  const LogicalId ann = Add(kAnn);
+  Add(kBob, /*preemptible=*/false);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(ann, seconds(60));
+  const SessionId bob = Program(2, kBob);
+  EXPECT_TRUE(Charge(bob, 500_MiB, milliseconds(500)).wait);
+  EXPECT_TRUE(TakeOrders().empty()) << "what is not preemptible makes nobody give way";
+}
+
+TEST_F(PreemptibleLeasesTest, OneThatIsNotIdleOrNotPreemptibleIsLeftAlone) {
+  const LogicalId ann = Add(kAnn);
+  const LogicalId cyd = Add(kCyd, /*preemptible=*/false);
+  Add(kBob);
+  Charged(Program(1, kAnn), 400_MiB);
+  Charged(Program(3, kCyd), 400_MiB);
+  UsedBefore(cyd, seconds(60));
+  UsedBefore(ann, milliseconds(900));
+  const SessionId bob = Program(2, kBob);
+  EXPECT_TRUE(Charge(bob, 500_MiB, seconds(5)).wait);
+  EXPECT_TRUE(TakeOrders().empty());
+  Pass(milliseconds(200));
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u) << "it is idle for a second now";
+  EXPECT_EQ(orders[0].lease, kAnn);
+}
+
+TEST_F(PreemptibleLeasesTest, OneThatIsUsedMeanwhileIsAskedAgainWhenItIsIdle) {
+  const LogicalId ann = Add(kAnn);
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(ann, seconds(60));
+  const Broker::Answer waiting = Charge(Program(2, kBob), 500_MiB, seconds(30));
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  Answer(orders[0], ReleaseOutcome::kNotIdle);
+  Pass(milliseconds(900));
+  EXPECT_TRUE(TakeOrders().empty());
+  Pass(milliseconds(200));
+  const std::vector<ReleaseOrder> again = TakeOrders();
+  ASSERT_EQ(again.size(), 1u);
+  Suspend(again[0]);
+  EXPECT_TRUE(IsServed(waiting));
+}
+
+TEST_F(PreemptibleLeasesTest, OneThatCannotBeMovedRestsAndTheRequestIsRefusedInItsTime) {
+  const LogicalId ann = Add(kAnn);
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(ann, seconds(600));
+  const SessionId bob = Program(2, kBob);
+  const Broker::Answer waiting = Charge(bob, 500_MiB, milliseconds(500));
+  ASSERT_EQ(TakeOrders().size(), 1u);
+  EXPECT_TRUE(Charge(bob, 500_MiB, milliseconds(500)).wait) << "one more request of the program";
+  Pass(milliseconds(600));
+  EXPECT_FALSE(broker_->TakeAnswer(*waiting.wait)) << "it waits longer than it asked for";
+  Answer({.id = ReleaseId{1}}, ReleaseOutcome::kFailed);
+  Pass(milliseconds(1));
+  const std::optional<Broker::Answer> refused = broker_->TakeAnswer(*waiting.wait);
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(std::string(refused->status.message()), ::testing::HasSubstr("lease-1"));
+  EXPECT_TRUE(Charge(bob, 500_MiB, milliseconds(500)).wait);
+  EXPECT_TRUE(TakeOrders().empty()) << "it rests for a minute";
+  Pass(seconds(60));
+  EXPECT_TRUE(Charge(bob, 500_MiB, milliseconds(500)).wait);
+  EXPECT_EQ(TakeOrders().size(), 1u);
+}
+
+TEST_F(PreemptibleLeasesTest, AsFewAsAreNeededAndNoneWhereAllTogetherDoNotSuffice) {
+  const LogicalId ann = Add(kAnn);
+  const LogicalId cyd = Add(kCyd);
+  Add(kBob);
+  Charged(Program(1, kAnn), 200_MiB);
+  Charged(Program(3, kCyd), 500_MiB);
+  Charged(Session(4, kBob), 200_MiB);
+  UsedBefore(ann, seconds(20));
+  UsedBefore(cyd, seconds(10));
+  const SessionId bob = Program(2, kBob);
+  EXPECT_TRUE(Charge(bob, 824_MiB, milliseconds(500)).wait);
+  EXPECT_EQ(TakeOrders().size(), 2u);
+}
+
+TEST_F(PreemptibleLeasesTest, TheOneThatComesBackHasTheOtherSuspended) {
+  const LogicalId ann = Add(kAnn);
+  const LogicalId bob = Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(ann, seconds(60));
+  const Broker::Answer waiting = Charge(Program(2, kBob), 500_MiB, seconds(30));
+  Suspend(TakeOrders().at(0));
+  ASSERT_TRUE(IsServed(waiting));
+  UsedBefore(bob, {});
+  const auto waker = std::make_shared<FlagWaker>();
+  const WaiterId room = broker_->reservations().Queue(
+      {.card = Card(0), .bytes = 800_MiB, .owner = "user-1", .waker = waker, .preemptible = true});
+  EXPECT_TRUE(TakeOrders().empty()) << "the other is not idle";
+  Pass(milliseconds(1100));
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].lease, kBob);
+  Suspend(orders[0]);
+  EXPECT_TRUE(broker_->TakeAnswer(room));
+  EXPECT_EQ(broker_->suspensions().TakeBack(kAnn, std::vector<WaiterId>{room}), absl::OkStatus());
+  broker_->suspensions().End(kAnn);
+  broker_->reservations().Leave(room);
+  EXPECT_EQ(Held(ann), 800_MiB);
+}
+
+TEST_F(PreemptibleLeasesTest, ItStaysForAsLongAsTwiceItsMovesTookTwice) {
+  const LogicalId ann = Add(kAnn);
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(ann, seconds(60));
+  const SessionId bob = Program(2, kBob);
+  const Broker::Answer waiting = Charge(bob, 500_MiB, seconds(30));
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  Pass(seconds(3));  // as long as the suspension took
+  Suspend(orders[0]);
+  ASSERT_TRUE(IsServed(waiting));
+  Uncharge(bob, 500_MiB);
+  ASSERT_EQ(broker_->suspensions().TakeBack(kAnn, {}), absl::OkStatus());
+  broker_->suspensions().End(kAnn);
+  UsedBefore(ann, {});
+  EXPECT_TRUE(Charge(bob, 500_MiB, seconds(60)).wait);
+  Pass(seconds(11));
+  EXPECT_TRUE(TakeOrders().empty()) << "two moves take 6 s, so it must be idle for 12";
+  Pass(seconds(2));
+  EXPECT_EQ(TakeOrders().size(), 1u);
+}
+
+TEST_F(PreemptibleLeasesTest, AProgramOfLiblgpuIsNotMoved) {
+  const LogicalId ann = Add(kAnn);
+  Add(kBob);
+  const SessionId program = Program(1, kAnn);
+  ASSERT_TRUE(Grow(program, ann, 800_MiB).status.ok());
+  UsedBefore(ann, seconds(60));
+  EXPECT_TRUE(Charge(Program(2, kBob), 500_MiB, seconds(5)).wait);
+  EXPECT_TRUE(TakeOrders().empty());
+}
+
+}  // namespace
+}  // namespace lgpu

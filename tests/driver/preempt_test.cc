@@ -1,0 +1,160 @@
+// `--preemptible`: programs that do not know of lgpu, each too large for the card beside another, take turns
+// on it by themselves: whoever is idle gives way, and comes back when it uses the GPU.
+
+#include <signal.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/driver/shim_fixture.h"
+
+namespace lgpu::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::chrono::seconds kIdle{1};  // as long as lgpud asks for
+constexpr std::chrono::minutes kTurn{1};  // a program waits for its memory at most so long here
+
+/// A card of 1 GiB.
+class PreemptTest : public ShimTest {
+ protected:
+  PreemptTest() : ShimTest({.total = 1024_MiB}) {}
+
+  std::unique_ptr<ChildProgram> StartWith(const std::string& name, const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {"run", "--name", name};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), {"--", LGPU_CHECKPOINT_CLIENT});
+    const ChildProgram::Options options = Lgpu(words);
+    auto program = StartProgram(options.argv, options.environment);
+    EXPECT_EQ(Ask(*program, "start"), "ok");
+    return program;
+  }
+  std::unique_ptr<ChildProgram> StartPreemptible(const std::string& name) {
+    return StartWith(name, {"--preemptible"});
+  }
+  static std::string Alloc(std::uint64_t mib) { return absl::StrCat("alloc ", mib * kMiB); }
+  /// The answer of a program that may wait for its turn.
+  static std::string AskInTurn(ChildProgram& program, const std::string& line) {
+    program.WriteLine(line);
+    return program.ReadLine(kTurn).value_or("no answer");
+  }
+  bool IsSuspended(const std::string& name) {
+    const v1::StatsSnapshot stats = Stats();
+    for (const v1::LeaseStats& lease : stats.leases()) {
+      if (lease.name() == name) return lease.suspension().in_host_memory();
+    }
+    return false;
+  }
+};
+
+TEST_F(PreemptTest, TwoProgramsThatEachNeedTheCardTakeTurns) {
+  StartMachine();
+  auto ann = StartPreemptible("ann");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  auto bob = StartPreemptible("bob");
+  ASSERT_EQ(AskInTurn(*bob, Alloc(700)), "ok") << "ann has been idle for a second by then";
+  EXPECT_TRUE(IsSuspended("ann"));
+  for (int turn = 0; turn < 3; ++turn) {
+    EXPECT_EQ(AskInTurn(*ann, "compare"), "same") << turn;
+    EXPECT_TRUE(IsSuspended("bob")) << turn;
+    EXPECT_EQ(AskInTurn(*bob, "compare"), "same") << turn;
+    EXPECT_TRUE(IsSuspended("ann")) << turn;
+  }
+  const std::string events = Run({"events"}).out;
+  EXPECT_THAT(events, HasSubstr("is suspended for lease bob: it has been idle for "));
+  EXPECT_THAT(events, HasSubstr("suspended: 800.00MiB in host memory after "));
+  EXPECT_THAT(events, HasSubstr("resumed: 800.00MiB back on its GPUs after "));
+  EXPECT_THAT(Run({"inspect", "ann", "--json"}).out, HasSubstr("\"preemptible\":\"idle\""));
+  End(*bob);
+  End(*ann);
+}
+
+TEST_F(PreemptTest, OneThatIsAtWorkStaysAndTheOtherWaitsForIt) {
+  StartMachine();
+  auto ann = StartPreemptible("ann");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  auto bob = StartPreemptible("bob");
+  ASSERT_EQ(AskInTurn(*bob, Alloc(700)), "ok");
+  ann->WriteLine("compare");
+  EXPECT_TRUE(
+      Eventually([&] { return Run({"ls"}).out.find("wants the GPU, place 1") != std::string::npos; }));
+  EXPECT_EQ(ann->ReadLine(kTurn).value_or("no answer"), "same") << "bob is idle by then";
+  End(*bob);
+  End(*ann);
+}
+
+TEST_F(PreemptTest, WhoNeverGivesWayMakesNobodyGiveWay) {
+  StartMachine();
+  auto ann = StartPreemptible("ann");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  std::this_thread::sleep_for(2 * kIdle);
+  auto bob = StartWith("bob", {"--memory-wait", "500ms"});
+  EXPECT_EQ(AskInTurn(*bob, Alloc(700)), "2");
+  EXPECT_FALSE(IsSuspended("ann"));
+  End(*bob);
+  End(*ann);
+}
+
+TEST_F(PreemptTest, ItIsBackWhenTheOtherHasEnded) {
+  StartMachine();
+  auto ann = StartPreemptible("ann");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  auto bob = StartPreemptible("bob");
+  ASSERT_EQ(AskInTurn(*bob, Alloc(700)), "ok");
+  ASSERT_TRUE(IsSuspended("ann"));
+  End(*bob);
+  // Nobody uses it, and the card has room for it.
+  const auto until = std::chrono::steady_clock::now() + kTurn;
+  while (IsSuspended("ann") && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  EXPECT_FALSE(IsSuspended("ann"));
+  EXPECT_EQ(Ask(*ann, "compare"), "same");
+  End(*ann);
+}
+
+TEST_F(PreemptTest, TheNextDaemonBringsItBack) {
+  StartMachine();
+  auto ann = StartPreemptible("ann");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  auto bob = StartPreemptible("bob");
+  ASSERT_EQ(AskInTurn(*bob, Alloc(700)), "ok");
+  ASSERT_TRUE(IsSuspended("ann"));
+  KillDaemon();
+  StartDaemon();
+  EXPECT_EQ(AskInTurn(*ann, "compare"), "same");
+  EXPECT_EQ(AskInTurn(*bob, "compare"), "same");
+  End(*bob);
+  End(*ann);
+}
+
+TEST_F(PreemptTest, OneThatCannotBeMovedIsLeftAloneAndTheRequestSaysSo) {
+  StartMachine();
+  auto ann = StartPreemptible("ann");
+  ASSERT_EQ(AskInTurn(*ann, absl::StrCat("managed ", 800 * kMiB)), "ok");
+  std::this_thread::sleep_for(2 * kIdle);
+  auto bob = StartWith("bob", {"--preemptible", "--memory-wait", "500ms"});
+  EXPECT_EQ(AskInTurn(*bob, Alloc(700)), "2");
+  EXPECT_THAT(Run({"events"}).out, HasSubstr("could not be suspended: "));
+  EXPECT_THAT(Run({"ls"}).out, Not(HasSubstr("SUSPENDED")));
+  End(*bob);
+  End(*ann);
+}
+
+TEST_F(PreemptTest, PreallocatedMemoryIsNotPreemptible) {
+  StartMachine();
+  const ProgramResult refused = Run({"create", "-m", "100MiB", "--preallocate", "--preemptible"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--preemptible goes with --growth"));
+  const ProgramResult always = Run({"create", "-m", "100MiB", "--preemptible=sometimes"});
+  EXPECT_EQ(always.code, 2);
+  EXPECT_THAT(always.err, HasSubstr("it is idle (the default), or never"));
+}
+
+}  // namespace
+}  // namespace lgpu::testing
