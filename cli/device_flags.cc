@@ -174,9 +174,10 @@ void DeviceFlags::AddTo(CLI::App& verb) {
                 "Set the whole limit aside now: allocation up to it cannot fail")
       ->excludes(growth_flag);
   verb.add_flag("--preemptible{idle}", preemptible,
-                "Its programs may be suspended while they are idle and others need the memory, and others "
-                "are suspended for them; they come back, by the queue, when they use the GPU")
-      ->type_name("[idle|never]");
+                "Its programs may be suspended while they are idle (always: in turn, at work, too) and others "
+                "need the memory, and others are suspended for them; they come back, by the queue, when they "
+                "use the GPU")
+      ->type_name("[idle|always|never]");
   verb.add_option("--guarantee", guarantee, "With --growth: memory that is set aside, at most the limit")
       ->type_name("SIZE");
   verb.add_option(
@@ -190,6 +191,14 @@ void DeviceFlags::AddTo(CLI::App& verb) {
       ->type_name("DUR");
 }
 
+static absl::StatusOr<v1::Preemptible> ParsePreemptible(const std::string& text) {
+  if (text.empty() || text == "never") return v1::PREEMPTIBLE_NEVER;
+  if (text == "idle") return v1::PREEMPTIBLE_IDLE;
+  if (text == "always") return v1::PREEMPTIBLE_ALWAYS;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--preemptible ", Printable(text), ": it is idle (the default), always or never"));
+}
+
 absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
   if (devices < 1 || devices > kMaxDevices) {
     return absl::InvalidArgumentError(
@@ -199,11 +208,8 @@ absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
     return absl::InvalidArgumentError(
         "--guarantee goes with --growth: --preallocate guarantees the whole limit");
   }
-  if (!preemptible.empty() && preemptible != "idle" && preemptible != "never") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--preemptible ", Printable(preemptible), ": it is idle (the default), or never"));
-  }
-  if (preallocate && preemptible == "idle") {
+  LGPU_ASSIGN_OR_RETURN(const v1::Preemptible given_way, ParsePreemptible(preemptible));
+  if (preallocate && given_way != v1::PREEMPTIBLE_NEVER) {
     return absl::InvalidArgumentError(
         "--preemptible goes with --growth: preallocated memory stays the lease's");
   }
@@ -243,7 +249,8 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
 
   v1::CreateLeaseRequest request;
   request.set_name(flags.name);
-  if (flags.preemptible == "idle") request.set_preemptible(v1::PREEMPTIBLE_IDLE);
+  LGPU_ASSIGN_OR_RETURN(const v1::Preemptible preemptible, ParsePreemptible(flags.preemptible));
+  request.set_preemptible(preemptible);
   for (std::uint32_t i = 0; i < flags.devices; ++i) *request.add_devices() = spec;
   return request;
 }

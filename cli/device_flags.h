@@ -22,7 +22,7 @@ struct DeviceFlags {
   std::uint32_t devices = 1;
   bool growth = false;
   bool preallocate = false;
-  std::string preemptible;  // "idle"; empty or "never": it is not
+  std::string preemptible;  // "idle", "always"; empty or "never": it is not
   std::string gpus;         // empty: those of CUDA_VISIBLE_DEVICES; "all": ignores that variable
   std::string name;
   std::string wait;  // empty: do not; a duration, or "forever"

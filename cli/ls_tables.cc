@@ -388,8 +388,10 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
     facts.Add("state", "DEGRADED: it has less than it was promised; lgpud goes on trying");
   }
   facts.Add("ends", EndText(lease));
-  if (lease.preemptible() == v1::PREEMPTIBLE_IDLE) {
-    facts.Add("preemptible", "while it is idle: it may be suspended for others");
+  if (lease.preemptible() != v1::PREEMPTIBLE_NEVER) {
+    facts.Add("preemptible", lease.preemptible() == v1::PREEMPTIBLE_IDLE
+                                 ? "it is suspended for others while it is idle"
+                                 : "it takes turns with others");
   }
   if (lease.has_management()) facts.Add("managed", "only root resizes and removes it");
   if (const std::string labels = LabelsText(lease); !labels.empty()) facts.Add("labels", Printable(labels));

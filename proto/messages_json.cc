@@ -134,6 +134,17 @@ static void AddEnds(const LeaseEnds& ends, json& lease) {
   }
 }
 
+static const char* PreemptibleName(Preemptible preemptible) {
+  switch (preemptible) {
+    case PREEMPTIBLE_IDLE:
+      return "idle";
+    case PREEMPTIBLE_ALWAYS:
+      return "always";
+    default:
+      return "never";
+  }
+}
+
 static void AddSuspension(const LeaseSuspension& suspension, json& lease) {
   lease["suspension"] = {{"in_host_memory", suspension.in_host_memory()}, {"bytes", suspension.bytes()}};
   if (suspension.place() > 0) lease["suspension"]["place"] = suspension.place();
@@ -174,7 +185,7 @@ json ToJson(const LeaseStats& lease) {
   result["managed"] = lease.has_management();
   if (lease.has_management()) AddManagement(lease.management(), result);
   if (lease.has_ends()) AddEnds(lease.ends(), result);
-  result["preemptible"] = lease.preemptible() == PREEMPTIBLE_IDLE ? "idle" : "never";
+  result["preemptible"] = PreemptibleName(lease.preemptible());
   if (lease.has_suspension()) AddSuspension(lease.suspension(), result);
   if (lease.has_idle_since()) result["idle_since"] = FormatIso8601(lease.idle_since());
   if (lease.has_last_op_at()) result["last_op_at"] = FormatIso8601(lease.last_op_at());
@@ -216,7 +227,7 @@ json ToJson(const Lease& lease) {
                  {"devices", json::array()}};
   if (lease.has_management()) AddManagement(lease.management(), result);
   if (lease.has_ends()) AddEnds(lease.ends(), result);
-  result["preemptible"] = lease.preemptible() == PREEMPTIBLE_IDLE ? "idle" : "never";
+  result["preemptible"] = PreemptibleName(lease.preemptible());
   if (lease.has_suspension()) AddSuspension(lease.suspension(), result);
   for (const auto& device : lease.devices()) {
     result["devices"].push_back({{"name", device.name()},

@@ -171,6 +171,12 @@ class Broker {
   std::optional<TimePoint> Tick();
 
   // Logical devices.
+  /// Whether a lease with growing devices may be suspended for others.
+  enum class Preemptible {
+    kNever,
+    kIdle,    // while it is idle
+    kAlways,  // it takes turns, too: at work it is suspended after a while
+  };
   struct DeviceSpec {
     CardId card;
     Bytes limit;
@@ -181,8 +187,8 @@ class Broker {
     std::string device_name = {};  // "/device:GPU:0"
     std::string lease_name = {};   // "": a `local` context, which has no leases
     std::string owner = {};
-    WaiterId room = {};        // what is set aside there is used first
-    bool preemptible = false;  // growing: its lease may be suspended for others while it is idle
+    WaiterId room = {};  // what is set aside there is used first
+    Preemptible preemptible = Preemptible::kNever;
   };
   /// How long a request for a guarantee waits, and only for memory that is idle or on its way back, and for
   /// turns of other requests.

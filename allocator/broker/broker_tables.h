@@ -43,6 +43,7 @@ struct ReleaseRecord {
   Broker::TimePoint rests_until = {};  // it is not asked before
   int in_vain = 0;                     // asks in a row that gave nothing
   Broker::TimePoint::duration took{};  // the last one that ended well; of a suspension: with the way back
+  Broker::TimePoint runs_since = {};   // of a preemptible lease: it was made, or resumed last
 };
 
 struct DeviceEntry {

@@ -1,12 +1,15 @@
 #include "allocator/broker/giving_way.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace lgpu {
 namespace {
+
+using std::chrono::milliseconds;
 
 LeaseKey LeaseOf(const BrokerTables& tables, const Waiter& waiter) {
   return waiter.spec.session ? tables.sessions.at(waiter.spec.session).lease : LeaseKey();
@@ -133,13 +136,39 @@ bool GivingWay::End(Asks::iterator entry) {
   return admission_.FreeAside(ask.head, *head);
 }
 
+bool GivingWay::WaitForTurns(CardId card) {
+  if (waiting_.give_way_wait.count() == 0 || preemptible_.IsEmpty()) return false;
+  bool are_any = false;
+  const Broker::TimePoint now = tables_.now();
+  const Bytes free = tables_.ledger.View(card).free() + tables_.ComingBack(card);
+  for (const WaiterId id : waiting_.queues.at(card).Order()) {
+    Waiter& waiter = waiting_.waiters.at(id);
+    const bool may_wait = waiter.spec.session && waiter.is_patient && now < waiter.spec.deadline &&
+                          tables_.sessions.at(waiter.spec.session).waits_longer;
+    if (!may_wait || !preemptible_.MayPreempt(waiter)) continue;
+    const PreemptibleLeases::Later later = preemptible_.YieldLater(waiter);
+    const Bytes lacking = SaturatingSub(admission_.NeedOf(waiter), free);
+    if (lacking > later.by_all) continue;
+    are_any = true;
+    const bool is_by_turns = lacking <= later.by_turns;
+    const Broker::TimePoint until = (is_by_turns ? now : waiter.spec.asked_at) + waiting_.give_way_wait;
+    // Its program need not be told at each look.
+    if (until <= waiter.spec.deadline + (is_by_turns ? waiting_.give_way_wait / 2 : milliseconds(0)))
+      continue;
+    waiter.WaitLonger(until);
+    waiting_.Wake(waiter);
+    waiting_.times_changed = true;
+  }
+  return are_any;
+}
+
 bool GivingWay::MayBeHead(const Waiter& waiter) const {
   if (waiter.phase != Waiter::Phase::kCard || !waiter.is_patient || waiter.spec.ahead) return false;
   const Broker::TimePoint now = tables_.now();
   if (now >= waiter.spec.deadline) return false;
   if (waiter.guarantee) return waiter.guarantee->what == GuaranteeWish::For::kLease;
   return tables_.sessions.at(waiter.spec.session).waits_longer &&
-         now < waiter.spec.asked_at + waiting_.give_way_wait;
+         (now < waiter.spec.asked_at + waiting_.give_way_wait || preemptible_.MayPreempt(waiter));
 }
 
 void GivingWay::AskNext(CardId card) {
@@ -186,11 +215,17 @@ bool GivingWay::IsAsked(LeaseKey lease) const {
 
 std::optional<Broker::TimePoint> GivingWay::IdleSince(LeaseKey lease, const ReleaseRecord& record) const {
   const Broker::TimePoint now = tables_.now();
-  if (now < record.rests_until || LeaseWaits(lease)) return std::nullopt;
+  if (now < record.rests_until) return std::nullopt;
   const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
   const auto idle_after = std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * record.took);
   if (!last_use || now < *last_use + idle_after) return std::nullopt;
   return last_use;
+}
+
+bool GivingWay::IsTurnOver(LeaseKey lease, const ReleaseRecord& record) const {
+  const Broker::TimePoint now = tables_.now();
+  if (!preemptible_.TakesTurns(lease) || now < record.rests_until) return false;
+  return now >= record.runs_since + std::max<Broker::TimePoint::duration>(kMinRun, 10 * record.took);
 }
 
 std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter) {
@@ -205,29 +240,36 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
     if (!session.runs_release || !lease || lease == own) continue;
     const bool was_asked = std::any_of(waiter.asked_leases.begin(), waiter.asked_leases.end(),
                                        [lease](const AskedLease& asked) { return asked.lease == lease; });
-    if (was_asked || IsAsked(lease) || is_there(lease) || tables_.suspensions.contains(lease)) continue;
+    if (was_asked || IsAsked(lease) || is_there(lease) || LeaseWaits(lease)) continue;
+    if (tables_.suspensions.contains(lease)) continue;
     const std::optional<Broker::TimePoint> last_use = IdleSince(lease, session.release);
     if (!last_use) continue;
     const Bytes surplus = SurplusOf(lease, waiter.card);
     if (surplus.is_zero()) continue;
-    candidates.push_back({.lease = lease, .runner = id, .yield = surplus, .last_use = *last_use});
+    candidates.push_back(
+        {.lease = lease, .runner = id, .yield = surplus, .is_turn = false, .since = *last_use});
   }
   if (!preemptible_.MayPreempt(waiter)) return candidates;
   for (const LeaseKey lease : preemptible_.Movable()) {
-    if (lease == own || IsAsked(lease) || is_there(lease)) continue;
-    const std::optional<Broker::TimePoint> last_use = IdleSince(lease, *preemptible_.FindRecord(lease));
-    if (!last_use) continue;
+    if (lease == own || IsAsked(lease) || is_there(lease) || tables_.suspensions.contains(lease)) continue;
+    const ReleaseRecord& record = *preemptible_.FindRecord(lease);
+    const std::optional<Broker::TimePoint> last_use = IdleSince(lease, record);
+    if (!last_use && !IsTurnOver(lease, record)) continue;
     const Bytes yield = preemptible_.YieldOf(lease, waiter.card);
     if (yield.is_zero()) continue;
-    candidates.push_back({.lease = lease, .runner = {}, .yield = yield, .last_use = *last_use});
+    candidates.push_back({.lease = lease,
+                          .runner = {},
+                          .yield = yield,
+                          .is_turn = !last_use.has_value(),
+                          .since = last_use.value_or(record.runs_since)});
   }
   return candidates;
 }
 
 std::vector<GivingWay::Candidate> GivingWay::Choose(std::vector<Candidate> candidates, Bytes lacking) {
-  // A hook costs less than a suspension.
+  // A hook costs less than a suspension, and that of an idle lease less than that of one at work.
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return std::pair(!a.runner, a.last_use) < std::pair(!b.runner, b.last_use);
+    return std::tuple(!a.runner, a.is_turn, a.since) < std::tuple(!b.runner, b.is_turn, b.since);
   });
   Bytes sum;
   std::size_t count = 0;
@@ -244,7 +286,8 @@ std::vector<GivingWay::Candidate> GivingWay::Choose(std::vector<Candidate> candi
 
 void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candidate>& chosen, Bytes lacking) {
   const Broker::TimePoint now = tables_.now();
-  const Broker::TimePoint ends = (waiter.guarantee ? now : waiter.spec.asked_at) + waiting_.give_way_wait;
+  const bool from_now = waiter.guarantee || preemptible_.MayPreempt(waiter);
+  const Broker::TimePoint ends = (from_now ? now : waiter.spec.asked_at) + waiting_.give_way_wait;
   for (const Candidate& candidate : chosen) {
     asks_.emplace(ReleaseId{++last_ask_}, Ask{.head = id,
                                               .card = waiter.card,
@@ -252,6 +295,7 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
                                               .name = NameOf(tables_, candidate.lease),
                                               .runner = candidate.runner,
                                               .asker = AskerOf(tables_, waiter),
+                                              .is_turn = candidate.is_turn,
                                               .lacking = std::min(lacking, candidate.yield),
                                               .before = candidate.yield,
                                               .given = {},
@@ -288,7 +332,8 @@ std::vector<ReleaseOrder> GivingWay::TakeOrders(SessionId session) {
                       .bytes = ask.lacking,
                       .limit = std::chrono::duration_cast<std::chrono::milliseconds>(
                           std::max(ask.ends - now, Broker::TimePoint::duration::zero())),
-                      .asker = ask.asker});
+                      .asker = ask.asker,
+                      .is_turn = ask.is_turn});
   }
   return orders;
 }

@@ -28,6 +28,7 @@ absl::Status Guarantees::MakeDevice(Waiter& waiter) {
   LGPU_ASSIGN_OR_RETURN(const LogicalId made, tables_.ledger.AddLogical(waiter.card, wish.size));
   DeviceEntry& device = tables_.devices[made];
   device.spec = wish.spec;
+  device.preempted.runs_since = tables_.now();
   if (wish.spec.preallocate) {
     const Bytes bytes = tables_.LimitOf(made);
     if (tables_.ledger.Request(made, bytes).shortage != Ledger::Shortage::kNone) {

@@ -303,6 +303,7 @@ void LeaseSuspensions::End(LeaseKey lease) {
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end() || found->second.is_parked) return;
   core_.tables.suspensions.erase(found);
+  if (ReleaseRecord* const record = core_.preemptible.FindRecord(lease)) record->runs_since = core_.now();
   AdmitAgain(lease);
 }
 

@@ -5,24 +5,30 @@
 #include <utility>
 
 namespace lgpu {
+namespace {
+
+bool IsPreemptible(const DeviceEntry& device) {
+  return device.spec.preemptible != Broker::Preemptible::kNever && !device.removed;
+}
+
+}  // namespace
 
 bool PreemptibleLeases::Contains(LeaseKey lease) const {
   return std::any_of(tables_.devices.begin(), tables_.devices.end(), [lease](const auto& entry) {
     const DeviceEntry& device = entry.second;
-    return device.spec.lease == lease && device.spec.preemptible && !device.removed;
+    return device.spec.lease == lease && IsPreemptible(device);
   });
 }
 
 bool PreemptibleLeases::IsEmpty() const {
-  return std::none_of(tables_.devices.begin(), tables_.devices.end(), [](const auto& entry) {
-    return entry.second.spec.preemptible && !entry.second.removed;
-  });
+  return std::none_of(tables_.devices.begin(), tables_.devices.end(),
+                      [](const auto& entry) { return IsPreemptible(entry.second); });
 }
 
 std::set<LeaseKey> PreemptibleLeases::Movable() const {
   std::set<LeaseKey> leases;
   for (const auto& [id, device] : tables_.devices) {
-    if (device.spec.preemptible && !device.removed) leases.insert(device.spec.lease);
+    if (IsPreemptible(device)) leases.insert(device.spec.lease);
   }
   for (const auto& [id, device] : tables_.devices) {
     if (device.spec.preallocate || !device.booked.is_zero()) leases.erase(device.spec.lease);
@@ -30,20 +36,43 @@ std::set<LeaseKey> PreemptibleLeases::Movable() const {
   for (const auto& [id, session] : tables_.sessions) {
     if (!session.chunks.empty()) leases.erase(session.lease);
   }
-  std::erase_if(leases, [this](LeaseKey lease) { return tables_.suspensions.contains(lease); });
+  std::erase_if(leases, [this](LeaseKey lease) {
+    const auto suspension = tables_.suspensions.find(lease);
+    return suspension != tables_.suspensions.end() && suspension->second.is_parked;
+  });
   return leases;
+}
+
+PreemptibleLeases::Later PreemptibleLeases::YieldLater(const Waiter& waiter) const {
+  Later later;
+  const LeaseKey own = waiter.spec.session ? tables_.sessions.at(waiter.spec.session).lease : LeaseKey();
+  for (const LeaseKey lease : Movable()) {
+    if (lease == own || tables_.now() < FindRecord(lease)->rests_until) continue;
+    const Bytes yield = YieldOf(lease, waiter.card);
+    later.by_all += yield;
+    if (TakesTurns(lease)) later.by_turns += yield;
+  }
+  return later;
 }
 
 bool PreemptibleLeases::MayPreempt(const Waiter& waiter) const {
   if (waiter.guarantee) {
-    return waiter.guarantee->what == GuaranteeWish::For::kLease && waiter.guarantee->spec.preemptible;
+    return waiter.guarantee->what == GuaranteeWish::For::kLease &&
+           waiter.guarantee->spec.preemptible != Broker::Preemptible::kNever;
   }
   return waiter.charge && Contains(tables_.sessions.at(waiter.spec.session).lease);
 }
 
-ReleaseRecord* PreemptibleLeases::FindRecord(LeaseKey lease) {
+bool PreemptibleLeases::TakesTurns(LeaseKey lease) const {
+  return std::any_of(tables_.devices.begin(), tables_.devices.end(), [lease](const auto& entry) {
+    return entry.second.spec.lease == lease && IsPreemptible(entry.second) &&
+           entry.second.spec.preemptible == Broker::Preemptible::kAlways;
+  });
+}
+
+ReleaseRecord* PreemptibleLeases::FindRecord(LeaseKey lease) const {
   for (auto& [id, device] : tables_.devices) {
-    const bool is_its = device.spec.lease == lease && device.spec.preemptible && !device.removed;
+    const bool is_its = device.spec.lease == lease && IsPreemptible(device);
     if (is_its) return &device.preempted;
   }
   return nullptr;

@@ -9,8 +9,7 @@
 
 namespace lgpu {
 
-/// PreemptibleLeases are the leases that may be suspended for others while they are idle, as their owners
-/// said.
+/// PreemptibleLeases are the leases that may be suspended for others, as their owners said.
 ///
 /// Not thread-safe: the broker's lock guards them. What they are made of outlives them.
 class PreemptibleLeases {
@@ -20,15 +19,24 @@ class PreemptibleLeases {
 
   bool Contains(LeaseKey lease) const;
   bool IsEmpty() const;
-  /// Those whose programs can be moved, as far as the broker knows, and run now.
+  /// It may be suspended at work, after it ran for a while.
+  bool TakesTurns(LeaseKey lease) const;
+  /// Those whose programs can be moved, as far as the broker knows, and are not in host memory.
   std::set<LeaseKey> Movable() const;
+  /// How much of the card's memory becomes free for the request when these have given way, some time: those
+  /// that take turns; the others too, if they are idle by then.
+  struct Later {
+    Bytes by_turns;
+    Bytes by_all;
+  };
+  Later YieldLater(const Waiter& waiter) const;
   /// Others may be suspended for the request. Fair trade: what it gets can be taken back in the same way. So
   /// its own lease is preemptible, and it is a charge, or asks for the room of a lease that is resumed.
   bool MayPreempt(const Waiter& waiter) const;
   /// What the card has more while the lease is suspended: its guarantees count as held.
   Bytes YieldOf(LeaseKey lease, CardId card) const;
   /// How its suspensions went; null: the lease is not preemptible.
-  ReleaseRecord* FindRecord(LeaseKey lease);
+  ReleaseRecord* FindRecord(LeaseKey lease) const;
 
  private:
   BrokerTables& tables_;

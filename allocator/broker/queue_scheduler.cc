@@ -11,11 +11,13 @@ void QueueScheduler::Serve(CardId card) {
   waiting_.times_changed = true;
   // What programs have not used of what was lent to them is free for requests that wait.
   if (!waiting_.queues.at(card).empty()) charges_.TakeAllowances(card, LeaseKey());
+  giving_way_.WaitForTurns(card);
   do {
     giving_way_.Collect(card);
     ServeQueue(card);
     for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) admission_.AdmitUnderLimit(logical);
   } while (MoveTurnOn(card) || giving_way_.MoveOn(card));
+  giving_way_.WaitForTurns(card);  // asks that were in vain have ended
 }
 
 Broker::TimePoint QueueScheduler::NextChange(CardId card) const {
@@ -140,7 +142,8 @@ void QueueScheduler::AskForCard(WaiterId id, CardId card) {
 // A session counts as waiting if it returns nothing to the card before it is served: it waits on each of its
 // devices that has memory beyond the guarantee.
 std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) {
-  if (giving_way_.HasHead(card)) return std::nullopt;  // a lease gives memory up while its program waits
+  // A lease gives memory up while its program waits.
+  if (giving_way_.HasHead(card) || giving_way_.WaitForTurns(card)) return std::nullopt;
   const Ledger::CardView memory = tables_.ledger.View(card);
   std::map<SessionId, WaiterId> youngest;  // of each session that waits for the card
   std::set<std::pair<LogicalId, SessionId>> waiting;

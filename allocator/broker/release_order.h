@@ -13,13 +13,14 @@ namespace lgpu {
 /// One request to a session to run the release hook of its lease, or to have the lease suspended.
 using ReleaseId = Id<struct ReleaseTag>;
 
-/// A lease is asked to give way: a request waits for its card, and the lease is idle.
+/// A lease is asked to give way: a request waits for its card, and the lease is idle, or its turn is over.
 struct ReleaseOrder {
   ReleaseId id;
   LeaseKey lease;
   Bytes bytes;                        // that the request lacks, of what the lease holds
   std::chrono::milliseconds limit{};  // the hook may run so long
   std::string asker = {};             // the lease that waits; empty: it has no name
+  bool is_turn = false;               // the lease is at work, and its turn is over
 };
 
 enum class ReleaseOutcome {

@@ -28,8 +28,8 @@ class Reservations {
     std::int64_t pid = 0;
     std::shared_ptr<Waker> waker = {};  // woken when it waits no more
     bool at_once = false;               // refused where there is no room now: it never stands in the queue
-    bool preemptible = false;           // the lease is: others may be suspended for it
-    LeaseKey lease = {};                // that is to be resumed; none: one that is to be made
+    Broker::Preemptible preemptible = Broker::Preemptible::kNever;  // others are suspended for such a lease
+    LeaseKey lease = {};  // that is to be resumed; none: one that is to be made
   };
   struct Place {
     std::string text = {};  // what it waits for, in words for every user

@@ -62,7 +62,9 @@ absl::Status SessionRestore::AddDevice(LogicalId id, const Broker::DeviceSpec& s
   const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
   LGPU_RETURN_IF_ERROR(
       core_.tables.ledger.RestoreLogical(id, spec.card, {.limit = spec.limit, .guarantee = guarantee}));
-  core_.tables.devices[id].spec = spec;
+  DeviceEntry& device = core_.tables.devices[id];
+  device.spec = spec;
+  device.preempted.runs_since = core_.now();
   return absl::OkStatus();
 }
 

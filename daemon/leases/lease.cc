@@ -203,6 +203,29 @@ absl::Status CheckFitsEmptyCards(const v1::CreateLeaseRequest& request,
   return absl::OkStatus();
 }
 
+Broker::Preemptible FromProto(v1::Preemptible preemptible) {
+  switch (preemptible) {
+    case v1::PREEMPTIBLE_IDLE:
+      return Broker::Preemptible::kIdle;
+    case v1::PREEMPTIBLE_ALWAYS:
+      return Broker::Preemptible::kAlways;
+    default:
+      return Broker::Preemptible::kNever;
+  }
+}
+
+v1::Preemptible ToProto(Broker::Preemptible preemptible) {
+  switch (preemptible) {
+    case Broker::Preemptible::kIdle:
+      return v1::PREEMPTIBLE_IDLE;
+    case Broker::Preemptible::kAlways:
+      return v1::PREEMPTIBLE_ALWAYS;
+    case Broker::Preemptible::kNever:
+      break;
+  }
+  return v1::PREEMPTIBLE_NEVER;
+}
+
 std::optional<UseTime> WhenPreempted(const Lease& lease) {
   if (!lease.suspended || lease.suspended->preempted_at_boottime_ns() == 0) return std::nullopt;
   return UseTime(lease.suspended->preempted_at_boottime_ns());

@@ -52,7 +52,7 @@ struct Lease {
   bool is_repeated = false;              // a second call with that request was given this lease
   std::optional<Management> management;  // none: its owner's own
   LeaseEnds ends = {};                   // by itself, as its owner asked for
-  bool preemptible = false;              // it may be suspended for others while it is idle
+  Broker::Preemptible preemptible = Broker::Preemptible::kNever;
   UseTime used_at{0};                    // it was made, or a program of it attached or ended
   std::vector<LeaseDevice> devices;
   std::set<SessionId> live;
@@ -67,6 +67,10 @@ struct Lease {
   bool taken = false;  // leaves the table when the thread that took it has removed its devices
   std::shared_ptr<PlacementLog> placements;
 };
+
+/// As the API has it; what it does not know is kNever.
+Broker::Preemptible FromProto(v1::Preemptible preemptible);
+v1::Preemptible ToProto(Broker::Preemptible preemptible);
 
 /// Since when a program of the lease that uses a GPU brings it back; nothing: it is not suspended for others.
 std::optional<UseTime> WhenPreempted(const Lease& lease);

@@ -246,7 +246,7 @@ v1::Lease LeaseTable::ToProto(const Lease& lease) const {
   proto.set_sessions_ever(lease.sessions_ever);
   if (lease.management) *proto.mutable_management() = daemon::ToProto(*lease.management, BootTimeNow());
   if (lease.ends.any()) *proto.mutable_ends() = daemon::ToProto(lease.ends, BootTimeNow());
-  if (lease.preemptible) proto.set_preemptible(v1::PREEMPTIBLE_IDLE);
+  proto.set_preemptible(daemon::ToProto(lease.preemptible));
   if (auto suspension = SuspensionOf(lease, broker_)) *proto.mutable_suspension() = *std::move(suspension);
   for (const LeaseDevice& device : lease.devices) {
     const PhysicalDevice& physical = device.card.device;

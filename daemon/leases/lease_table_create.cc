@@ -168,7 +168,7 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
   lease.request_id = request.request_id();
   lease.management = wanted.management;
   lease.ends = wanted.ends;
-  lease.preemptible = request.preemptible() == v1::PREEMPTIBLE_IDLE;
+  lease.preemptible = FromProto(request.preemptible());
   lease.used_at = UseTimeNow();
   lease.placements = std::make_shared<PlacementLog>(policy_.placement_records);
   for (std::size_t i = 0; i < plan.size(); ++i) {
@@ -218,7 +218,7 @@ absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevi
                                      LeaseAttempt& attempt) {
   std::string name;
   std::string owner;
-  bool preemptible = false;
+  Broker::Preemptible preemptible = Broker::Preemptible::kNever;
   {
     MutexLock lock(mutex_);
     preemptible = leases_.at(key).preemptible;

@@ -74,7 +74,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   lease.has_directory = record.has_directory();
   if (record.has_management()) lease.management = FromRecord(record.management());
   if (record.has_ends()) lease.ends = FromRecord(record.ends());
-  lease.preemptible = record.preemptible();
+  lease.preemptible = FromProto(record.preemptible());
   if (record.has_suspended()) lease.suspended = record.suspended();
   lease.used_at = UseTimeNow();  // what was before is not known
   lease.sessions_ever = record.sessions_ever();

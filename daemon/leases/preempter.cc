@@ -23,6 +23,10 @@ constexpr std::chrono::seconds kComingBack{2};
 
 std::string ForWhom(const std::string& asker) { return asker.empty() ? "another program" : "lease " + asker; }
 
+std::int64_t SecondsOf(UseTime time) {
+  return std::chrono::duration_cast<std::chrono::seconds>(time).count();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Preempter>> Preempter::Start(Broker& broker, LeaseTable& leases,
@@ -89,14 +93,17 @@ ReleaseOutcome Preempter::Suspend(const ReleaseOrder& order) {
   }
   const std::optional<UseTime> last = LastUse(*lease, sessions_);
   const UseTime idle = last ? UseTimeNow() - *last : UseTime(0);
-  if (idle < GivingWay::kIdleAfter) return ReleaseOutcome::kNotIdle;
+  if (idle < GivingWay::kIdleAfter && !order.is_turn) return ReleaseOutcome::kNotIdle;
   leases_.TellOf(order.lease, [&](const LeaseEvents& events, const Lease& found) {
     events.AskedToGiveWay(
-        found, absl::StrCat("is suspended for ", ForWhom(order.asker), ": it has been idle for ",
-                            std::chrono::duration_cast<std::chrono::seconds>(idle).count(),
-                            "s, and a request lacks ", FormatBytes(order.bytes), " of what it holds"));
+        found, absl::StrCat("is suspended for ", ForWhom(order.asker), ": ",
+                            order.is_turn ? std::string("its turn is over")
+                                          : absl::StrCat("it has been idle for ", SecondsOf(idle), "s"),
+                            ", and a request lacks ", FormatBytes(order.bytes), " of what it holds"));
   });
-  const auto suspended = suspender_.Suspend(Caller{}, lease->id, TimeOfTick(tick));
+  // One that was at work wants to go on at once.
+  const UseTime since = order.is_turn ? UseTime(1) : TimeOfTick(tick);
+  const auto suspended = suspender_.Suspend(Caller{}, lease->id, since);
   return suspended.ok() ? ReleaseOutcome::kDone : ReleaseOutcome::kFailed;
 }
 

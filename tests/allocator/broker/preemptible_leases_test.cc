@@ -30,7 +30,7 @@ class PreemptibleLeasesTest : public BrokerChargesTest {
  protected:
   PreemptibleLeasesTest() : BrokerChargesTest(1_GiB) {}
 
-  LogicalId Add(LeaseKey lease, bool preemptible = true) {
+  LogicalId Add(LeaseKey lease, Broker::Preemptible preemptible = Broker::Preemptible::kIdle) {
     const auto id = broker_->AddDevice({.card = Card(0),
                                         .limit = 1_GiB,
                                         .lease = lease,
@@ -98,7 +98,7 @@ TEST_F(PreemptibleLeasesTest, AnIdleOneIsSuspendedForAnotherAndItsMemoryIsForTha
 
 TEST_F(PreemptibleLeasesTest, TheTradeIsFair) {
   const LogicalId ann = Add(kAnn);
-  Add(kBob, /*preemptible=*/false);
+  Add(kBob, Broker::Preemptible::kNever);
   Charged(Program(1, kAnn), 800_MiB);
   UsedBefore(ann, seconds(60));
   const SessionId bob = Program(2, kBob);
@@ -108,7 +108,7 @@ TEST_F(PreemptibleLeasesTest, TheTradeIsFair) {
 
 TEST_F(PreemptibleLeasesTest, OneThatIsNotIdleOrNotPreemptibleIsLeftAlone) {
   const LogicalId ann = Add(kAnn);
-  const LogicalId cyd = Add(kCyd, /*preemptible=*/false);
+  const LogicalId cyd = Add(kCyd, Broker::Preemptible::kNever);
   Add(kBob);
   Charged(Program(1, kAnn), 400_MiB);
   Charged(Program(3, kCyd), 400_MiB);
@@ -148,11 +148,11 @@ TEST_F(PreemptibleLeasesTest, OneThatCannotBeMovedRestsAndTheRequestIsRefusedInI
   UsedBefore(ann, seconds(600));
   const SessionId bob = Program(2, kBob);
   const Broker::Answer waiting = Charge(bob, 500_MiB, milliseconds(500));
-  ASSERT_EQ(TakeOrders().size(), 1u);
-  EXPECT_TRUE(Charge(bob, 500_MiB, milliseconds(500)).wait) << "one more request of the program";
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
   Pass(milliseconds(600));
   EXPECT_FALSE(broker_->TakeAnswer(*waiting.wait)) << "it waits longer than it asked for";
-  Answer({.id = ReleaseId{1}}, ReleaseOutcome::kFailed);
+  Answer(orders[0], ReleaseOutcome::kFailed);
   Pass(milliseconds(1));
   const std::optional<Broker::Answer> refused = broker_->TakeAnswer(*waiting.wait);
   ASSERT_TRUE(refused);
@@ -188,8 +188,11 @@ TEST_F(PreemptibleLeasesTest, TheOneThatComesBackHasTheOtherSuspended) {
   ASSERT_TRUE(IsServed(waiting));
   UsedBefore(bob, {});
   const auto waker = std::make_shared<FlagWaker>();
-  const WaiterId room = broker_->reservations().Queue(
-      {.card = Card(0), .bytes = 800_MiB, .owner = "user-1", .waker = waker, .preemptible = true});
+  const WaiterId room = broker_->reservations().Queue({.card = Card(0),
+                                                       .bytes = 800_MiB,
+                                                       .owner = "user-1",
+                                                       .waker = waker,
+                                                       .preemptible = Broker::Preemptible::kIdle});
   EXPECT_TRUE(TakeOrders().empty()) << "the other is not idle";
   Pass(milliseconds(1100));
   const std::vector<ReleaseOrder> orders = TakeOrders();
@@ -224,6 +227,109 @@ TEST_F(PreemptibleLeasesTest, ItStaysForAsLongAsTwiceItsMovesTookTwice) {
   EXPECT_TRUE(TakeOrders().empty()) << "two moves take 6 s, so it must be idle for 12";
   Pass(seconds(2));
   EXPECT_EQ(TakeOrders().size(), 1u);
+}
+
+TEST_F(PreemptibleLeasesTest, OneThatTakesTurnsIsSuspendedAtWorkWhenItsTurnIsOver) {
+  const LogicalId ann = Add(kAnn, Broker::Preemptible::kAlways);
+  Add(kBob, Broker::Preemptible::kAlways);
+  Charged(Program(1, kAnn), 800_MiB);
+  const Broker::Answer waiting = Charge(Program(2, kBob), 500_MiB, seconds(30));
+  for (int i = 0; i < 19; ++i) {
+    UsedBefore(ann, {});
+    Pass(milliseconds(500));
+    EXPECT_TRUE(TakeOrders().empty()) << i;
+  }
+  UsedBefore(ann, {});
+  Pass(milliseconds(500));
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_TRUE(orders[0].is_turn);
+  Suspend(orders[0]);
+  EXPECT_TRUE(IsServed(waiting));
+}
+
+TEST_F(PreemptibleLeasesTest, ARequestWaitsForATurnForAsLongAsItTakes) {
+  const LogicalId ann = Add(kAnn, Broker::Preemptible::kAlways);
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(ann, seconds(60));
+  const SessionId bob = Program(2, kBob);
+  const Broker::Answer first = Charge(bob, 500_MiB, milliseconds(500));
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  Pass(seconds(20));
+  Suspend(orders[0]);
+  ASSERT_TRUE(IsServed(first));
+  Uncharge(bob, 500_MiB);
+  ASSERT_EQ(broker_->suspensions().TakeBack(kAnn, {}), absl::OkStatus());
+  broker_->suspensions().End(kAnn);
+  // The moves take 40 s, so the turn is 400 s.
+  UsedBefore(ann, {});
+  const Broker::Answer second = Charge(bob, 500_MiB, milliseconds(500));
+  for (int i = 0; i < 399; ++i) {
+    Pass(seconds(1));
+    UsedBefore(ann, {});
+    ASSERT_FALSE(broker_->TakeAnswer(*second.wait)) << i;
+    ASSERT_TRUE(TakeOrders().empty()) << i;
+  }
+  Pass(seconds(2));
+  const std::vector<ReleaseOrder> again = TakeOrders();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_TRUE(again[0].is_turn);
+  Suspend(again[0]);
+  EXPECT_TRUE(IsServed(second));
+}
+
+TEST_F(PreemptibleLeasesTest, ARequestThatWaitsForAnIdleLeaseIsRefusedInTheEnd) {
+  const LogicalId ann = Add(kAnn);
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  const Broker::Answer waiting = Charge(Program(2, kBob), 500_MiB, milliseconds(500));
+  for (int i = 0; i < 59; ++i) {
+    UsedBefore(ann, {});
+    Pass(seconds(1));
+    ASSERT_FALSE(broker_->TakeAnswer(*waiting.wait)) << i;
+  }
+  UsedBefore(ann, {});
+  Pass(seconds(2));
+  const std::optional<Broker::Answer> refused = broker_->TakeAnswer(*waiting.wait);
+  ASSERT_TRUE(refused);
+  EXPECT_FALSE(refused->status.ok());
+}
+
+TEST_F(PreemptibleLeasesTest, TwoThatWaitForEachOtherTakeTurns) {
+  const LogicalId ann = Add(kAnn);
+  const LogicalId bob = Add(kBob);
+  const SessionId ann_program = Program(1, kAnn), bob_program = Program(2, kBob);
+  Charged(ann_program, 500_MiB);
+  Charged(bob_program, 500_MiB);
+  UsedBefore(ann, {});
+  UsedBefore(bob, {});
+  const Broker::Answer first = Charge(ann_program, 300_MiB, milliseconds(500));
+  const Broker::Answer second = Charge(bob_program, 300_MiB, milliseconds(500));
+  ASSERT_TRUE(first.wait && second.wait);
+  Pass(milliseconds(1100));
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].lease, kBob);
+  Suspend(orders[0]);
+  EXPECT_TRUE(IsServed(first));
+  EXPECT_FALSE(broker_->TakeAnswer(*second.wait)) << "it waits with its lease";
+}
+
+TEST_F(PreemptibleLeasesTest, OneThatIsIdleGivesWayBeforeOneAtWork) {
+  const LogicalId ann = Add(kAnn, Broker::Preemptible::kAlways);
+  const LogicalId cyd = Add(kCyd);
+  Add(kBob);
+  Charged(Program(1, kAnn), 500_MiB);
+  Charged(Program(3, kCyd), 500_MiB);
+  Pass(seconds(30));
+  UsedBefore(ann, {});
+  UsedBefore(cyd, seconds(2));
+  EXPECT_TRUE(Charge(Program(2, kBob), 400_MiB, seconds(30)).wait);
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].lease, kCyd);
 }
 
 TEST_F(PreemptibleLeasesTest, AProgramOfLiblgpuIsNotMoved) {
