@@ -85,6 +85,9 @@ std::string SessionStates(const v1::LeaseStats& lease) {
                          ? absl::StrCat("SUSPENDED ", Size(suspension.bytes()), " on host")
                          : "MOVING");
   }
+  if (!lease.gives_way_for().empty()) {
+    states.push_back(absl::StrCat("gives way for ", Printable(lease.gives_way_for())));
+  }
   for (const auto& [state, count] : counts) {
     const std::string name = SessionStateName(state);
     states.push_back(count == 1 ? name : absl::StrCat(count, " ", name));
@@ -386,6 +389,7 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
   if (lease.degraded()) {
     facts.Add("state", "DEGRADED: it has less than it was promised; lgpud goes on trying");
   }
+  if (!lease.gives_way_for().empty()) facts.Add("gives way", "for " + Printable(lease.gives_way_for()));
   facts.Add("ends", EndText(lease));
   if (lease.has_management()) facts.Add("managed", "only root resizes and removes it");
   if (const std::string labels = LabelsText(lease); !labels.empty()) facts.Add("labels", Printable(labels));

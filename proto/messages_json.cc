@@ -174,6 +174,7 @@ json ToJson(const LeaseStats& lease) {
   if (lease.has_management()) AddManagement(lease.management(), result);
   if (lease.has_ends()) AddEnds(lease.ends(), result);
   if (lease.has_suspension()) AddSuspension(lease.suspension(), result);
+  if (!lease.gives_way_for().empty()) result["gives_way_for"] = lease.gives_way_for();
   if (lease.has_idle_since()) result["idle_since"] = FormatIso8601(lease.idle_since());
   if (lease.has_last_op_at()) result["last_op_at"] = FormatIso8601(lease.last_op_at());
   for (const auto& device : lease.devices()) result["devices"].push_back(DeviceToJson(device));

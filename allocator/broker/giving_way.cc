@@ -19,6 +19,17 @@ std::string NameOf(const BrokerTables& tables, LeaseKey lease) {
   return {};
 }
 
+GivingWayView ViewOf(const BrokerTables& tables, LeaseKey lease, const Waiter& waiter) {
+  if (waiter.guarantee) {
+    const GuaranteeWish& wish = *waiter.guarantee;
+    return {.lease = lease, .for_owner = waiter.user, .for_lease = wish.spec.lease_name, .for_pid = wish.pid};
+  }
+  return {.lease = lease,
+          .for_owner = waiter.user,
+          .for_lease = tables.devices.at(waiter.spec.device).spec.lease_name,
+          .for_pid = tables.sessions.at(waiter.spec.session).pid};
+}
+
 }  // namespace
 
 bool GivingWay::HasRunners() const {
@@ -213,7 +224,8 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
                                               .before = candidate.surplus,
                                               .given = {},
                                               .asked_at = now,
-                                              .ends = ends});
+                                              .ends = ends,
+                                              .view = ViewOf(tables_, candidate.lease, waiter)});
     tables_.Wake(candidate.runner);
   }
   waiter.WaitLonger(ends);
@@ -263,6 +275,14 @@ absl::StatusOr<std::optional<CardId>> GivingWay::Answer(SessionId session, Relea
   ask.ends = std::min(ask.ends, outcome == ReleaseOutcome::kDone ? now + kSettle : now);
   waiting_.times_changed = true;
   return ask.card;
+}
+
+std::vector<GivingWayView> GivingWay::Views() const {
+  std::vector<GivingWayView> views;
+  for (const auto& [id, ask] : asks_) {
+    if (!ask.is_answered) views.push_back(ask.view);
+  }
+  return views;
 }
 
 std::vector<GivingWayNews> GivingWay::TakeNews() { return std::exchange(waiting_.news, {}); }

@@ -61,6 +61,8 @@ class GivingWay {
   /// matters.
   absl::StatusOr<std::optional<CardId>> Answer(SessionId session, ReleaseId id, ReleaseOutcome outcome);
   std::vector<GivingWayNews> TakeNews();
+  /// The leases that have been asked and have not answered yet.
+  std::vector<GivingWayView> Views() const;
 
  private:
   struct Ask {
@@ -73,6 +75,7 @@ class GivingWay {
     Bytes before;  // that the lease held beyond guarantees
     Bytes given;
     Broker::TimePoint asked_at, ends;
+    GivingWayView view = {};
     bool is_sent = false, is_answered = false;
     bool counts = true;  // an ask that the lease was too busy for is no reason to rest
   };

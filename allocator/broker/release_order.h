@@ -2,6 +2,8 @@
 #define LGPU_ALLOCATOR_BROKER_RELEASE_ORDER_H_
 
 #include <chrono>
+#include <cstdint>
+#include <string>
 
 #include "allocator/broker/ids.h"
 #include "lgpu/bytes.h"
@@ -18,6 +20,14 @@ struct ReleaseOrder {
   LeaseKey lease;
   Bytes bytes;                        // that the request lacks, of what the lease holds
   std::chrono::milliseconds limit{};  // the hook may run so long
+};
+
+/// A lease that was asked to give way and has not answered yet, and whose request it was asked for.
+struct GivingWayView {
+  LeaseKey lease;
+  std::string for_owner;
+  std::string for_lease;     // empty: the request has no lease yet, and no name for it
+  std::int64_t for_pid = 0;  // 0: unknown
 };
 
 enum class ReleaseOutcome {

@@ -45,6 +45,21 @@ class ReleaseTest : public ShimTest {
       return false;
     })) << "lgpud does not know since when the lease is idle";
   }
+  std::string GivesWayFor() {
+    const v1::StatsSnapshot stats = Stats();
+    for (const v1::LeaseStats& lease : stats.leases()) {
+      if (lease.name() == "holder") return lease.gives_way_for();
+    }
+    return "(no holder)";
+  }
+  /// Of the asker's lease.
+  std::string NameOfTheOther() {
+    const v1::StatsSnapshot stats = Stats();
+    for (const v1::LeaseStats& lease : stats.leases()) {
+      if (lease.name() != "holder") return lease.name();
+    }
+    return "(no asker)";
+  }
   std::string InHome(const std::string& name) const { return home_.path() + "/" + name; }
   static bool Exists(const std::string& path) { return std::filesystem::exists(path); }
   static std::string AskFor500() { return absl::StrCat("alloc b plain ", 500 * kMiB); }
@@ -59,9 +74,13 @@ TEST_F(ReleaseTest, AnIdleProgramGivesMemoryUpForAnotherOneWhichWaitsSoLong) {
   auto asker = StartAsker();
   asker->WriteLine(AskFor500());
   ASSERT_TRUE(Eventually([&] { return Exists(InHome("asked")); })) << holder->Errors();
+  const std::string asking = NameOfTheOther();
+  EXPECT_EQ(GivesWayFor(), asking);
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("gives way for " + asking));
   EXPECT_EQ(Ask(*holder, "free a"), "ok");
   std::ofstream(InHome("freed")).put('\n');
   EXPECT_EQ(asker->ReadLine(), "ok");
+  EXPECT_TRUE(Eventually([&] { return GivesWayFor().empty(); }));
   std::string events;
   EXPECT_TRUE(Eventually([&] {
     events = Run({"events"}).out;

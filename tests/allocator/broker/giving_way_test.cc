@@ -86,6 +86,23 @@ TEST_F(GivingWayTest, AnIdleLeaseIsAskedAndTheRequestWaitsLongerThanItAskedFor) 
   ExpectInStep();
 }
 
+TEST_F(GivingWayTest, AViewNamesTheRequestUntilTheLeaseHasAnswered) {
+  AddHook(0);
+  Hold(Program(0), devices_[0], 256_MiB);
+  EXPECT_TRUE(giving_way_.Views().empty());
+  Ask(1, 100_MiB);
+  const std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  const std::vector<GivingWayView> views = giving_way_.Views();
+  ASSERT_EQ(views.size(), 1u);
+  EXPECT_EQ(views[0].lease, LeaseKey{1});
+  EXPECT_EQ(views[0].for_owner, "bob");
+  EXPECT_EQ(views[0].for_lease, "bob");
+  EXPECT_EQ(views[0].for_pid, 101);
+  Answer(0, orders[0], ReleaseOutcome::kDone);
+  EXPECT_TRUE(giving_way_.Views().empty());
+}
+
 TEST_F(GivingWayTest, WhatAnAskedLeaseGivesIsTheHeadsAlone) {
   AddHook(0);
   const ChunkId first = Hold(Program(0), devices_[0], 128_MiB);
