@@ -85,6 +85,7 @@ bool GivingWay::IsOver(const Ask& ask) const {
 }
 
 bool GivingWay::MoveOn(CardId card) {
+  askers_.Settle();
   bool is_freed = false;
   for (auto ask = asks_.begin(); ask != asks_.end();) {
     const auto next = std::next(ask);
@@ -98,6 +99,8 @@ bool GivingWay::MoveOn(CardId card) {
 bool GivingWay::End(Asks::iterator entry) {
   const Ask ask = entry->second;
   asks_.erase(entry);
+  ++(ask.given.is_zero() ? counters_.in_vain : counters_.gave);
+  counters_.bytes += ask.given;
   const Broker::TimePoint now = tables_.now();
   if (const auto runner = tables_.sessions.find(ask.runner); runner != tables_.sessions.end() && ask.counts) {
     ReleaseRecord& record = runner->second.release;
@@ -120,6 +123,7 @@ bool GivingWay::End(Asks::iterator entry) {
   head->asked_leases.push_back(
       {.lease = ask.lease, .name = ask.name, .given = ask.given, .was_idle = ask.counts});
   if (HasAsk(ask.head)) return false;
+  askers_.End(ask.head);
   // Nothing more comes for it: it waits as any other request.
   waiting_.times_changed = true;
   head->EndLongerWait();
@@ -228,6 +232,8 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
                                               .view = ViewOf(tables_, candidate.lease, waiter)});
     tables_.Wake(candidate.runner);
   }
+  counters_.asks += chosen.size();
+  askers_.Begin(id);
   waiter.WaitLonger(ends);
   waiting_.Wake(waiter);
   waiting_.times_changed = true;
@@ -283,6 +289,12 @@ std::vector<GivingWayView> GivingWay::Views() const {
     if (!ask.is_answered) views.push_back(ask.view);
   }
   return views;
+}
+
+GivingWayCounters GivingWay::counters() const {
+  GivingWayCounters counters = counters_;
+  counters.waited = askers_.waited();
+  return counters;
 }
 
 std::vector<GivingWayNews> GivingWay::TakeNews() { return std::exchange(waiting_.news, {}); }

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "allocator/broker/admission.h"
+#include "allocator/broker/asker_accounts.h"
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/guarantees.h"
 #include "allocator/broker/release_order.h"
@@ -52,6 +53,8 @@ class GivingWay {
   /// Ends asks that are over, and asks leases for the next head. Returns whether memory became free.
   bool MoveOn(CardId card);
   bool HasHead(CardId card) const;
+  /// Whether leases give way for the request.
+  bool IsHead(WaiterId id) const { return HasAsk(id); }
   /// When time alone gives MoveOn something to do, if that was called at `since`.
   Broker::TimePoint NextChange(CardId card, Broker::TimePoint since) const;
 
@@ -63,6 +66,7 @@ class GivingWay {
   std::vector<GivingWayNews> TakeNews();
   /// The leases that have been asked and have not answered yet.
   std::vector<GivingWayView> Views() const;
+  GivingWayCounters counters() const;
 
  private:
   struct Ask {
@@ -110,7 +114,9 @@ class GivingWay {
   Guarantees& guarantees_;
   TrimRequests& trims_;
   Admission& admission_;
+  AskerAccounts askers_{tables_, waiting_};
   Asks asks_;
+  GivingWayCounters counters_;  // but for the time
   std::uint64_t last_ask_ = 0;
 };
 

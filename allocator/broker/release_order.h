@@ -36,6 +36,16 @@ enum class ReleaseOutcome {
   kNotIdle,  // it did not run: the lease was used meanwhile
 };
 
+/// What giving way came to so far.
+struct GivingWayCounters {
+  std::uint64_t asks = 0;
+  std::uint64_t gave = 0;     // asks that are over, after which memory came
+  std::uint64_t in_vain = 0;  // asks that are over, after which none came
+  Bytes bytes = {};           // that came
+  /// For how long requests waited while leases gave way for them; of those that wait no more.
+  std::chrono::steady_clock::duration waited{};
+};
+
 /// What happened when a lease gave way. For people.
 struct GivingWayNews {
   enum class What { kGave, kServed };

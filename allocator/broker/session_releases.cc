@@ -28,6 +28,11 @@ std::vector<GivingWayView> SessionReleases::Views() const {
   return core_.giving_way.Views();
 }
 
+GivingWayCounters SessionReleases::counters() const {
+  BrokerLock lock(core_);
+  return core_.giving_way.counters();
+}
+
 std::vector<GivingWayNews> SessionReleases::TakeNews() {
   BrokerLock lock(core_);
   return core_.giving_way.TakeNews();

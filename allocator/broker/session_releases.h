@@ -28,6 +28,7 @@ class SessionReleases {
   std::optional<Broker::TimePoint> LongerWait(WaiterId request) const;
   /// The leases that have been asked and have not answered yet.
   std::vector<GivingWayView> Views() const;
+  GivingWayCounters counters() const;
   /// What happened since the last call, oldest first.
   std::vector<GivingWayNews> TakeNews();
 

@@ -279,6 +279,34 @@ TEST_F(GivingWayTest, TheEndOfASessionThatRunsAHookEndsTheWaiting) {
   EXPECT_TRUE(IsRefused(bob.id));
 }
 
+TEST_F(GivingWayTest, CountersTellWhatCameOfAsksAndHowLongRequestsWaited) {
+  AddHook(0);
+  const ChunkId chunk = Hold(Program(0), devices_[0], 256_MiB);
+  const Asked bob = Ask(1, 100_MiB);
+  std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(giving_way_.counters().asks, 1u);
+  Pass(seconds(3));
+  Answer(0, orders[0], ReleaseOutcome::kFailed);
+  Pass(seconds(0));
+  EXPECT_TRUE(IsRefused(bob.id));
+  EXPECT_EQ(giving_way_.counters().in_vain, 1u);
+  EXPECT_EQ(giving_way_.counters().gave, 0u);
+  EXPECT_EQ(giving_way_.counters().waited, seconds(3));
+  Pass(GivingWay::kFirstRest);
+  Ask(1, 100_MiB);
+  orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  Pass(seconds(2));
+  Free(chunk);
+  const GivingWayCounters counters = giving_way_.counters();
+  EXPECT_EQ(counters.asks, 2u);
+  EXPECT_EQ(counters.gave, 1u);
+  EXPECT_EQ(counters.in_vain, 1u);
+  EXPECT_EQ(counters.bytes, 256_MiB);
+  EXPECT_EQ(counters.waited, seconds(5));
+}
+
 TEST_F(GivingWayTest, AnAnswerToAnotherSessionsOrderIsAnError) {
   AddHook(0);
   Hold(Program(0), devices_[0], 256_MiB);
