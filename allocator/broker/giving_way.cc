@@ -133,7 +133,7 @@ bool GivingWay::End(Asks::iterator entry) {
 bool GivingWay::MayBeHead(const Waiter& waiter) const {
   if (waiter.phase != Waiter::Phase::kCard || !waiter.is_patient || waiter.spec.ahead) return false;
   const Broker::TimePoint now = tables_.now();
-  if (now >= waiter.spec.deadline) return false;
+  if (now >= waiter.spec.deadline || !askers_.MayAsk(waiter)) return false;
   if (waiter.guarantee) return waiter.guarantee->what == GuaranteeWish::For::kLease;
   return tables_.sessions.at(waiter.spec.session).waits_longer &&
          now < waiter.spec.asked_at + waiting_.give_way_wait;
@@ -233,7 +233,7 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
     tables_.Wake(candidate.runner);
   }
   counters_.asks += chosen.size();
-  askers_.Begin(id);
+  askers_.Begin(id, waiter);
   waiter.WaitLonger(ends);
   waiting_.Wake(waiter);
   waiting_.times_changed = true;

@@ -307,6 +307,142 @@ TEST_F(GivingWayTest, CountersTellWhatCameOfAsksAndHowLongRequestsWaited) {
   EXPECT_EQ(counters.waited, seconds(5));
 }
 
+TEST_F(GivingWayTest, ARequestThatIsGivenUpPaysForAsLongAsItMadeALeaseGiveWay) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  const Asked bob = Ask(1, 20_MiB);
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  clock_.Withdraw(bob.id);
+  Ask(1, 20_MiB, seconds(30));
+  Pass(seconds(7) - milliseconds(1));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty()) << "it pays";
+  Pass(milliseconds(1) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u) << "it has paid";
+}
+
+TEST_F(GivingWayTest, ThePriceIsASecondAtLeast) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  clock_.Withdraw(Ask(1, 20_MiB).id);
+  Ask(1, 20_MiB, seconds(30));
+  Pass(AskerAccounts::kLeastPaid - milliseconds(1));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty());
+  Pass(milliseconds(1) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u);
+}
+
+TEST_F(GivingWayTest, AProgramThatEndsPaysAndANewOneOfItsUserPaysInItsPlace) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  Ask(1, 20_MiB);
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  requests_.Drop(Program(1));
+  AddSession(SessionId{21}, 300);
+  tables_.sessions[SessionId{21}].lease = LeaseKey{9};
+  tables_.sessions[SessionId{21}].waits_longer = true;
+  const LogicalId device = AddDevice(256_MiB);
+  tables_.devices.at(device).spec.lease = LeaseKey{9};
+  tables_.devices.at(device).spec.owner = "bob";
+  Place(SessionId{21}, device, 20_MiB, seconds(30));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty()) << "the new lease is of the same user";
+  Pass(seconds(7) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u);
+}
+
+TEST_F(GivingWayTest, OtherUsersDoNotPay) {
+  AddHook(0);
+  Hold(Program(0), devices_[0], 256_MiB);
+  const Asked bob = Ask(1, 20_MiB);
+  const std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  Pass(seconds(7));
+  clock_.Withdraw(bob.id);
+  Answer(0, orders[0], ReleaseOutcome::kNotIdle);
+  Ask(2, 20_MiB);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+}
+
+TEST_F(GivingWayTest, WithoutAUserTheLeasePays) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  for (const LogicalId device : devices_) tables_.devices.at(device).spec.owner.clear();
+  const Asked bob = Ask(1, 20_MiB);
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  clock_.Withdraw(bob.id);
+  Ask(1, 20_MiB, seconds(30));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty());
+  AddSession(SessionId{21}, 300);
+  tables_.sessions[SessionId{21}].lease = LeaseKey{9};
+  tables_.sessions[SessionId{21}].waits_longer = true;
+  const LogicalId device = AddDevice(256_MiB);
+  tables_.devices.at(device).spec.lease = LeaseKey{9};
+  Place(SessionId{21}, device, 20_MiB, seconds(30));
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u) << "another lease does not pay";
+}
+
+TEST_F(GivingWayTest, RequestsThatAreServedOrRefusedCostNothing) {
+  AddHook(0);
+  AddHook(2);
+  const ChunkId chunk = Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  const Asked served = Ask(1, 20_MiB);
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  Free(chunk);
+  ASSERT_TRUE(Continue(served.id).making);
+  const Asked refused = Ask(1, 140_MiB);
+  const std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(2));
+  ASSERT_EQ(orders.size(), 1u) << "the one that was served cost nothing";
+  Pass(seconds(7));
+  Answer(2, orders[0], ReleaseOutcome::kNotIdle);
+  ASSERT_TRUE(IsRefused(refused.id));
+  Ask(1, 140_MiB);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u) << "the one that was refused cost nothing";
+}
+
+TEST_F(GivingWayTest, ALeaseThatIsNotMadeAfterAllPays) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  const auto make = [&] {
+    Waiter waiter;
+    waiter.spec = {.session = {},
+                   .device = {},
+                   .at_least = 20_MiB,
+                   .wanted = {},
+                   .asked_at = now_,
+                   .deadline = Broker::TimePoint::max()};
+    waiter.card = card_;
+    waiter.user = "dan";
+    waiter.guarantee = {.what = GuaranteeWish::For::kLease,
+                        .spec = {.card = card_, .limit = 20_MiB, .lease = {}, .lease_name = "new"},
+                        .size = {.limit = 20_MiB, .guarantee = 20_MiB}};
+    const WaiterId id = waiting_.NewWaiter();
+    EXPECT_FALSE(requests_.Settle(id, waiter));
+    return id;
+  };
+  const WaiterId first = make();
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  clock_.Withdraw(first);
+  make();
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty());
+  Pass(seconds(7) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u);
+}
+
 TEST_F(GivingWayTest, AnAnswerToAnotherSessionsOrderIsAnError) {
   AddHook(0);
   Hold(Program(0), devices_[0], 256_MiB);
