@@ -88,6 +88,7 @@ struct Suspension {
 struct ReleaseRecord {
   Broker::TimePoint rests_until = {};  // it is not asked before
   int in_vain = 0;                     // asks in a row that gave nothing
+  Broker::TimePoint asked_at = {};     // last
   Broker::TimePoint::duration took{};  // the last one that ended well
 };
 

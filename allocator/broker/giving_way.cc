@@ -173,10 +173,6 @@ bool GivingWay::LeaseWaits(LeaseKey lease) const {
 std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter) const {
   std::vector<Candidate> candidates;
   const LeaseKey own = LeaseOf(tables_, waiter);
-  const auto is_there = [&candidates](LeaseKey lease) {
-    return std::any_of(candidates.begin(), candidates.end(),
-                       [lease](const Candidate& candidate) { return candidate.lease == lease; });
-  };
   const auto is_asked = [this](LeaseKey lease) {
     return std::any_of(asks_.begin(), asks_.end(),
                        [lease](const auto& entry) { return entry.second.lease == lease; });
@@ -187,13 +183,20 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
     if (!session.runs_release || !lease || lease == own || now < session.release.rests_until) continue;
     const bool was_asked = std::any_of(waiter.asked_leases.begin(), waiter.asked_leases.end(),
                                        [lease](const AskedLease& asked) { return asked.lease == lease; });
-    if (was_asked || is_asked(lease) || is_there(lease) || LeaseWaits(lease)) continue;
+    if (was_asked || is_asked(lease) || LeaseWaits(lease)) continue;
     if (tables_.suspensions.contains(lease)) continue;
     const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
     const auto idle_after = std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * session.release.took);
     if (!last_use || now < *last_use + idle_after) continue;
     const Bytes surplus = SurplusOf(lease, waiter.card);
     if (surplus.is_zero()) continue;
+    const auto other = std::find_if(candidates.begin(), candidates.end(),
+                                    [lease](const Candidate& candidate) { return candidate.lease == lease; });
+    if (other != candidates.end()) {  // the hooks of a lease take turns
+      const ReleaseRecord& record = tables_.sessions.at(other->runner).release;
+      if (session.release.asked_at < record.asked_at) other->runner = id;
+      continue;
+    }
     candidates.push_back({.lease = lease, .runner = id, .surplus = surplus, .last_use = *last_use});
   }
   return candidates;
@@ -230,6 +233,7 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
                                               .asked_at = now,
                                               .ends = ends,
                                               .view = ViewOf(tables_, candidate.lease, waiter)});
+    tables_.sessions.at(candidate.runner).release.asked_at = now;
     tables_.Wake(candidate.runner);
   }
   counters_.asks += chosen.size();

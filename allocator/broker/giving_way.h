@@ -22,11 +22,11 @@ namespace lgpu {
 /// GivingWay asks idle leases to give memory up for a request that waits for their card, and sets what they
 /// give aside for that request alone.
 ///
-/// A lease can be asked while one of its sessions runs a release hook. It is asked if it has been idle for
-/// kIdleAfter, or for twice the time that its hook took, whichever is longer; if none of its requests waits;
-/// and at most once for one request. A lease that gave nothing rests for a minute, and for twice as long each
-/// time after that. Users whose programs gave such requests up make no lease give way for a while
-/// (AskerAccounts).
+/// A lease can be asked while one of its sessions runs a release hook; those of several take turns. It is
+/// asked if it has been idle for kIdleAfter, or for twice the time that its hook took, whichever is longer;
+/// if none of its requests waits; and at most once for one request. A lease that gave nothing rests for a
+/// minute, and for twice as long each time after that. Users whose programs gave such requests up make no
+/// lease give way for a while (AskerAccounts).
 ///
 /// The head of a card is its one request for which leases have been asked and may still give. It is the first
 /// of the queue's order that trims do not serve and that the leases that can be asked suffice for. Those that

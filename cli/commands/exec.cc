@@ -33,7 +33,8 @@ class ExecCommand final : public Command {
     // Before gRPC starts its threads, which must not take the signals either.
     const ForwardedSignals signals;
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
-    LGPU_ASSIGN_OR_RETURN(const OwnSession session, OwnSession::Open(connection, "lgpu exec", options));
+    LGPU_ASSIGN_OR_RETURN(const OwnSession session,
+                          OwnSession::Open(connection, "lgpu exec", options, command_.runs_release()));
     v1::AttachLeaseRequest request;
     request.set_lease(lease_);
     LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(kAttachLease, request));

@@ -20,10 +20,9 @@ class ReleaseTest : public ShimTest {
  protected:
   ReleaseTest() : ShimTest({.total = 1024_MiB}) {}
 
-  std::unique_ptr<ChildProgram> StartHolder(const std::string& release) {
-    std::vector<std::string> words = {"run", "--name", "holder"};
-    if (!release.empty()) words.insert(words.end(), {"--release", release});
-    words.insert(words.end(), {"--", Client("dlopen"), "dlopen", "libcuda.so.1"});
+  std::unique_ptr<ChildProgram> StartHolder(const std::string& release,
+                                            std::vector<std::string> words = {"run", "--name", "holder"}) {
+    words.insert(words.end(), {"--release", release, "--", Client("dlopen"), "dlopen", "libcuda.so.1"});
     const ChildProgram::Options options = Lgpu(words);
     auto holder = StartProgram(options.argv, options.environment);
     EXPECT_EQ(Ask(*holder, absl::StrCat("alloc a plain ", 800 * kMiB)), "ok");
@@ -114,6 +113,17 @@ TEST_F(ReleaseTest, AfterAHookThatFailedTheOtherProgramIsRefusedAndToldWhy) {
   End(*asker);
   EXPECT_THAT(asker->Errors(), HasSubstr("lease holder was asked to give way and gave 0B"));
   End(*holder);
+}
+
+TEST_F(ReleaseTest, AHookOfExecIsRunForItsLease) {
+  StartMachine();
+  ASSERT_EQ(Run({"create", "--name", "holder"}).code, 0);
+  auto holder = StartHolder("kill $LGPU_RELEASE_PID", {"exec", "holder"});
+  AwaitIdleHolder();
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, AskFor500()), "ok");
+  EXPECT_EQ(holder->Wait(), 128 + SIGTERM);
+  End(*asker);
 }
 
 TEST_F(ReleaseTest, TheHookSurvivesARestartOfTheDaemon) {

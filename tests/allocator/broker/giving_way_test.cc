@@ -153,6 +153,22 @@ TEST_F(GivingWayTest, ALongerIdleLeaseThatIsTooSmallIsLeftOut) {
   EXPECT_TRUE(giving_way_.TakeOrders(Runner(0)).empty());
 }
 
+TEST_F(GivingWayTest, TheHooksOfALeaseTakeTurns) {
+  AddHook(0);
+  const SessionId second{21};
+  AddSession(second, 300);
+  tables_.sessions[second].runs_release = true;
+  Hold(Program(0), devices_[0], 256_MiB);
+  Ask(1, 100_MiB);
+  const std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_TRUE(giving_way_.TakeOrders(second).empty()) << "one hook for one request";
+  Answer(0, orders[0], ReleaseOutcome::kNotIdle);
+  Ask(1, 100_MiB);
+  EXPECT_EQ(giving_way_.TakeOrders(second).size(), 1u);
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(0)).empty());
+}
+
 TEST_F(GivingWayTest, ALeaseInUseIsAskedAsSoonAsItIsIdle) {
   AddHook(0);
   Hold(Program(0), devices_[0], 256_MiB);
