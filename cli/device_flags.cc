@@ -184,6 +184,7 @@ void DeviceFlags::AddTo(CLI::App& verb) {
   verb.add_flag("--wait{forever}", wait,
                 "If there is not enough memory now, wait for it in the GPU's queue (at most this long)")
       ->type_name("DUR");
+  idle_after.AddTo(verb);
 }
 
 absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
@@ -195,6 +196,7 @@ absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
     return absl::InvalidArgumentError(
         "--guarantee goes with --growth: --preallocate guarantees the whole limit");
   }
+  LGPU_RETURN_IF_ERROR(idle_after.Milliseconds().status());
   v1::LogicalDeviceSpec spec;
   if (preallocate) spec.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
   if (growth || !guarantee.empty()) spec.set_mode(v1::LogicalDeviceSpec::MODE_GROWTH);
@@ -231,6 +233,8 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
 
   v1::CreateLeaseRequest request;
   request.set_name(flags.name);
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t idle_after_ms, flags.idle_after.Milliseconds());
+  request.set_idle_after_ms(idle_after_ms);
   for (std::uint32_t i = 0; i < flags.devices; ++i) *request.add_devices() = spec;
   return request;
 }

@@ -389,6 +389,10 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
   if (lease.degraded()) {
     facts.Add("state", "DEGRADED: it has less than it was promised; lgpud goes on trying");
   }
+  if (lease.has_idle_after_ms()) {
+    facts.Add("idle after",
+              absl::StrCat(Exactly(lease.idle_after_ms()), ": it may be asked to give way then"));
+  }
   if (!lease.gives_way_for().empty()) facts.Add("gives way", "for " + Printable(lease.gives_way_for()));
   facts.Add("ends", EndText(lease));
   if (lease.has_management()) facts.Add("managed", "only root resizes and removes it");

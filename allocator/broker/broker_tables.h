@@ -52,6 +52,7 @@ struct DeviceEntry {
   bool removed = false;
   Bytes lent;  // charges of all sessions: part of what the ledger has granted, or leaving
   std::optional<Broker::TimePoint> last_use = {};  // of its lease's programs; none: not known
+  std::chrono::milliseconds idle_after{};          // as in Broker::LastUse
   Broker::TimePoint last_charge = {};  // of a preallocated device: chunks are made again some time after
 };
 

@@ -164,6 +164,14 @@ std::optional<Broker::TimePoint> GivingWay::LastUseOf(LeaseKey lease) const {
   return std::nullopt;
 }
 
+Broker::TimePoint::duration GivingWay::IdleAfter(const SessionEntry& runner) const {
+  for (const auto& [id, device] : tables_.devices) {
+    const bool has_one = device.spec.lease == runner.lease && device.idle_after.count() > 0;
+    if (has_one) return std::max<Broker::TimePoint::duration>(kIdleAfter, device.idle_after);
+  }
+  return std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * runner.release.took);
+}
+
 bool GivingWay::LeaseWaits(LeaseKey lease) const {
   return std::any_of(tables_.sessions.begin(), tables_.sessions.end(), [lease](const auto& entry) {
     return entry.second.lease == lease && !entry.second.waiting.empty();
@@ -186,8 +194,7 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
     if (was_asked || is_asked(lease) || LeaseWaits(lease)) continue;
     if (tables_.suspensions.contains(lease)) continue;
     const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
-    const auto idle_after = std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * session.release.took);
-    if (!last_use || now < *last_use + idle_after) continue;
+    if (!last_use || now < *last_use + IdleAfter(session)) continue;
     const Bytes surplus = SurplusOf(lease, waiter.card);
     if (surplus.is_zero()) continue;
     const auto other = std::find_if(candidates.begin(), candidates.end(),

@@ -23,10 +23,10 @@ namespace lgpu {
 /// give aside for that request alone.
 ///
 /// A lease can be asked while one of its sessions runs a release hook; those of several take turns. It is
-/// asked if it has been idle for kIdleAfter, or for twice the time that its hook took, whichever is longer;
-/// if none of its requests waits; and at most once for one request. A lease that gave nothing rests for a
-/// minute, and for twice as long each time after that. Users whose programs gave such requests up make no
-/// lease give way for a while (AskerAccounts).
+/// asked if it has been idle for as long as its owner said, or, where the owner said nothing, for kIdleAfter
+/// and for twice the time that its hook took; if none of its requests waits; and at most once for one
+/// request. A lease that gave nothing rests for a minute, and for twice as long each time after that. Users
+/// whose programs gave such requests up make no lease give way for a while (AskerAccounts).
 ///
 /// The head of a card is its one request for which leases have been asked and may still give. It is the first
 /// of the queue's order that trims do not serve and that the leases that can be asked suffice for. Those that
@@ -104,6 +104,8 @@ class GivingWay {
   void AskNext(CardId card);
   std::vector<Candidate> CandidatesFor(const Waiter& waiter) const;
   std::optional<Broker::TimePoint> LastUseOf(LeaseKey lease) const;
+  /// How long the lease of a hook is idle before it is asked.
+  Broker::TimePoint::duration IdleAfter(const SessionEntry& runner) const;
   bool LeaseWaits(LeaseKey lease) const;
   /// The fewest of the longest idle that suffice; none where all do not.
   static std::vector<Candidate> Choose(std::vector<Candidate> candidates, Bytes lacking);

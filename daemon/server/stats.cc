@@ -259,6 +259,8 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease,
   if (lease.management) *out.mutable_management() = ToProto(*lease.management, BootTimeNow());
   if (const auto last = lease.placements->last_at()) *out.mutable_last_op_at() = ToTimestamp(*last);
   if (lease.ends.any()) *out.mutable_ends() = ToProto(lease.ends, BootTimeNow());
+  if (lease.idle_after.count() > 0)
+    out.set_idle_after_ms(static_cast<std::uint64_t>(lease.idle_after.count()));
   if (auto suspension = SuspensionOf(lease, broker_)) *out.mutable_suspension() = *std::move(suspension);
   if (const auto last = LastUse(lease, sessions_)) {
     *out.mutable_idle_since() = ToTimestamp(std::max(ToSystemTime(*last), lease.created_at));

@@ -126,6 +126,56 @@ TEST_F(ReleaseTest, AHookOfExecIsRunForItsLease) {
   End(*asker);
 }
 
+TEST_F(ReleaseTest, ALeaseIsNotAskedBeforeItHasBeenIdleForAsLongAsItsOwnerSaid) {
+  StartMachine();
+  auto holder = StartHolder("kill $LGPU_RELEASE_PID", {"run", "--name", "holder", "--idle-after", "1h"});
+  AwaitIdleHolder();
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, AskFor500()), "error 2");
+  EXPECT_THAT(Run({"events"}).out, ::testing::Not(HasSubstr("asked to give way")));
+  End(*asker);
+  // Another program of the lease lowers it for all.
+  EXPECT_EQ(Run({"exec", "-q", "--idle-after", "1500ms", "holder", "--", "true"}).code, 0);
+  auto next = StartAsker();
+  AwaitIdleHolder();
+  EXPECT_EQ(Ask(*next, AskFor500()), "ok");
+  EXPECT_EQ(holder->Wait(), 128 + SIGTERM);
+  End(*next);
+}
+
+TEST_F(ReleaseTest, TheIdleTimeOfALeaseSurvivesARestartOfTheDaemon) {
+  StartMachine();
+  ASSERT_EQ(Run({"create", "--name", "holder", "--idle-after", "90m"}).code, 0);
+  const auto idle_after = [&] {
+    return json::parse(Run({"inspect", "holder", "--json"}).out)["idle_after_seconds"];
+  };
+  EXPECT_EQ(idle_after(), 5400);
+  RestartDaemon();
+  EXPECT_EQ(idle_after(), 5400);
+  EXPECT_THAT(Run({"inspect", "holder"}).out, HasSubstr("idle after  90m: it may be asked to give way then"));
+  EXPECT_EQ(Run({"exec", "-q", "--idle-after", "2", "holder", "--", "true"}).code, 0);
+  RestartDaemon();
+  EXPECT_EQ(idle_after(), 2);
+}
+
+TEST_F(ReleaseTest, AnIdleTimeBelowASecondIsRefused) {
+  StartMachine();
+  ASSERT_EQ(Run({"create", "--name", "holder"}).code, 0);
+  const std::string why = "--idle-after 900ms: a lease is idle for 1s at least";
+  EXPECT_THAT(Run({"create", "--idle-after", "900ms"}).err, HasSubstr(why));
+  EXPECT_THAT(Run({"run", "--idle-after", "900ms", "--", "true"}).err, HasSubstr(why));
+  EXPECT_THAT(Run({"exec", "--idle-after", "900ms", "holder", "--", "true"}).err, HasSubstr(why));
+  EXPECT_THAT(Run({"create", "--idle-after", "soon"}).err,
+              HasSubstr("--idle-after: \"soon\" is not a duration"));
+  // So does lgpud, whoever asks.
+  v1::CreateLeaseRequest request = OneDevice(32 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  request.set_idle_after_ms(999);
+  const absl::Status refused = control_->CreateLease(request).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(),
+              HasSubstr("an idle time of 999 ms before the lease is asked to give way is too"));
+}
+
 TEST_F(ReleaseTest, TheHookSurvivesARestartOfTheDaemon) {
   StartMachine();
   auto holder = StartHolder("kill $LGPU_RELEASE_PID");

@@ -182,6 +182,19 @@ TEST_F(GivingWayTest, ALeaseInUseIsAskedAsSoonAsItIsIdle) {
   EXPECT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
 }
 
+TEST_F(GivingWayTest, ALeaseIsAskedWhenItHasBeenIdleForAsLongAsItsOwnerSaid) {
+  AddHook(0);
+  Hold(Program(0), devices_[0], 256_MiB);
+  tables_.devices.at(devices_[0]).last_use = now_;
+  tables_.devices.at(devices_[0]).idle_after = seconds(10);
+  tables_.sessions.at(Runner(0)).release.took = seconds(20);
+  Ask(1, 100_MiB, seconds(30));
+  Pass(seconds(10) - milliseconds(1));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(0)).empty());
+  Pass(milliseconds(1) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u) << "the time that its hook took does not count";
+}
+
 TEST_F(GivingWayTest, ALeaseThatWaitsItselfIsNotAsked) {
   AddHook(0);
   Hold(Program(0), devices_[0], 128_MiB);
