@@ -89,12 +89,10 @@ absl::StatusOr<OwnSession> OwnSession::Open(Connection& connection, const std::s
 void CommandInLease::AddTo(CLI::App& verb) {
   verb.add_flag("--require-attach", require_attach_,
                 "Fail with 125 if the command never used the lease (its memory was not limited)");
-  if (lease_ == Lease::kOwn) {
-    verb.add_option("--release", release_,
-                    "A command of the shell that makes the program give memory of the GPU up. lgpud "
-                    "has it run while the program is idle and another one waits for memory")
-        ->type_name("CMD");
-  }
+  verb.add_option("--release", release_,
+                  "A command of the shell that makes the program give memory of the GPU up. lgpud "
+                  "has it run while the lease is idle and another program waits for memory")
+      ->type_name("CMD");
   verb.add_flag("--isolate", isolate_,
                 "Also limit programs that clear their environment or name the driver's folder: lgpu's files "
                 "cover the driver's in a mount namespace of the command's own");

@@ -35,8 +35,8 @@ struct OwnSession {
                                          const CommonOptions& options, bool runs_release = false);
 };
 
-/// A CommandInLease is what `run` and `exec` share: the flags of the command, and the command inside a lease,
-/// watched until it ends.
+/// A CommandInLease is what `run` and `exec` share: the flags of the command, the command inside a lease,
+/// watched until it ends, and its release hook.
 class CommandInLease {
  public:
   enum class Lease { kOwn, kShared };

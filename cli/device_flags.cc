@@ -173,10 +173,11 @@ void DeviceFlags::AddTo(CLI::App& verb) {
   verb.add_flag("--preallocate", preallocate,
                 "Set the whole limit aside now: allocation up to it cannot fail")
       ->excludes(growth_flag);
-  verb.add_flag("--preemptible{idle}", preemptible,
-                "Its programs may be suspended while they are idle (always: in turn, at work, too) and others "
-                "need the memory, and others are suspended for them; they come back, by the queue, when they "
-                "use the GPU")
+  verb.add_flag(
+          "--preemptible{idle}", preemptible,
+          "Its programs may be suspended while they are idle (always: in turn, at work, too) and others "
+          "need the memory, and others are suspended for them; they come back, by the queue, when they "
+          "use the GPU")
       ->type_name("[idle|always|never]");
   verb.add_option("--guarantee", guarantee, "With --growth: memory that is set aside, at most the limit")
       ->type_name("SIZE");
@@ -189,6 +190,7 @@ void DeviceFlags::AddTo(CLI::App& verb) {
   verb.add_flag("--wait{forever}", wait,
                 "If there is not enough memory now, wait for it in the GPU's queue (at most this long)")
       ->type_name("DUR");
+  idle_after.AddTo(verb);
 }
 
 static absl::StatusOr<v1::Preemptible> ParsePreemptible(const std::string& text) {
@@ -213,6 +215,7 @@ absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
     return absl::InvalidArgumentError(
         "--preemptible goes with --growth: preallocated memory stays the lease's");
   }
+  LGPU_RETURN_IF_ERROR(idle_after.Milliseconds().status());
   v1::LogicalDeviceSpec spec;
   if (preallocate) spec.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
   if (growth || !guarantee.empty()) spec.set_mode(v1::LogicalDeviceSpec::MODE_GROWTH);
@@ -251,6 +254,8 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
   request.set_name(flags.name);
   LGPU_ASSIGN_OR_RETURN(const v1::Preemptible preemptible, ParsePreemptible(flags.preemptible));
   request.set_preemptible(preemptible);
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t idle_after_ms, flags.idle_after.Milliseconds());
+  request.set_idle_after_ms(idle_after_ms);
   for (std::uint32_t i = 0; i < flags.devices; ++i) *request.add_devices() = spec;
   return request;
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/connection.h"
+#include "cli/idle_after_flag.h"
 #include "lgpu/v1/control.pb.h"
 
 namespace CLI {
@@ -15,7 +16,7 @@ class App;
 
 namespace lgpu::cli {
 
-/// The flags of a lease's devices; `create` and `run` share them.
+/// The flags of a lease and its devices; `create` and `run` share them.
 struct DeviceFlags {
   std::string memory;     // -m: of every logical device; empty: all that its card can give
   std::string guarantee;  // --guarantee: growth only
@@ -26,6 +27,7 @@ struct DeviceFlags {
   std::string gpus;         // empty: those of CUDA_VISIBLE_DEVICES; "all": ignores that variable
   std::string name;
   std::string wait;  // empty: do not; a duration, or "forever"
+  IdleAfterFlag idle_after;
 
   void AddTo(CLI::App& verb);
   /// One logical device as the flags have it, before any card is known. INVALID_ARGUMENT names the flag.

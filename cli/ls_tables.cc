@@ -86,6 +86,9 @@ std::string SessionStates(const v1::LeaseStats& lease) {
                          : "MOVING");
     if (suspension.place() > 0) states.push_back(absl::StrCat("wants the GPU, place ", suspension.place()));
   }
+  if (!lease.gives_way_for().empty()) {
+    states.push_back(absl::StrCat("gives way for ", Printable(lease.gives_way_for())));
+  }
   for (const auto& [state, count] : counts) {
     const std::string name = SessionStateName(state);
     states.push_back(count == 1 ? name : absl::StrCat(count, " ", name));
@@ -387,6 +390,11 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
   if (lease.degraded()) {
     facts.Add("state", "DEGRADED: it has less than it was promised; lgpud goes on trying");
   }
+  if (lease.has_idle_after_ms()) {
+    facts.Add("idle after",
+              absl::StrCat(Exactly(lease.idle_after_ms()), ": it may be asked to give way then"));
+  }
+  if (!lease.gives_way_for().empty()) facts.Add("gives way", "for " + Printable(lease.gives_way_for()));
   facts.Add("ends", EndText(lease));
   if (lease.preemptible() != v1::PREEMPTIBLE_NEVER) {
     facts.Add("preemptible", lease.preemptible() == v1::PREEMPTIBLE_IDLE

@@ -18,10 +18,11 @@
 
 namespace lgpu::cli {
 
-/// A ReleaseHook runs the command of `lgpu run --release` as often as lgpud asks for it: the lease is idle,
-/// and another program waits for its memory. The command is a child of this process, with the variables of
-/// the user, LGPU_LEASE, LGPU_RELEASE_PID (the program of the lease) and LGPU_RELEASE_BYTES. Its output goes
-/// to standard error line by line. It is ended when lgpud's time is over, and with the hook.
+/// A ReleaseHook runs the command of --release (of `lgpu run` and `lgpu exec`) as often as lgpud asks for it:
+/// the lease is idle, and another program waits for its memory. The command is a child of this process, with
+/// the variables of the user, LGPU_LEASE, LGPU_RELEASE_PID (the program that this process runs) and
+/// LGPU_RELEASE_BYTES. Its output goes to standard error line by line. It is ended when lgpud's time is over,
+/// and with the hook.
 ///
 /// One thread of its own runs the commands, one after the other.
 class ReleaseHook {

@@ -181,6 +181,7 @@ class Daemon::Impl {
                                                   .snapshots = snapshots_,
                                                   .grants = grant_times_,
                                                   .suspender = suspender_,
+                                                  .broker = broker_,
                                                   .backend = simulated_ ? "simulated" : "cuda",
                                                   .names_owners = config_.http.owners == "names"}));
     }

@@ -151,6 +151,10 @@ static void AddSuspension(const LeaseSuspension& suspension, json& lease) {
   if (!suspension.failed().empty()) lease["suspension"]["failed"] = suspension.failed();
 }
 
+static void AddIdleAfter(std::uint64_t milliseconds, json& lease) {
+  lease["idle_after_seconds"] = 0.001 * static_cast<double>(milliseconds);
+}
+
 json ToJson(const SessionStats& session) {
   json by_kind = json::object();
   for (const ChargedKind& kind : session.charged_by_kind()) by_kind[kind.kind()] = kind.bytes();
@@ -187,6 +191,8 @@ json ToJson(const LeaseStats& lease) {
   if (lease.has_ends()) AddEnds(lease.ends(), result);
   result["preemptible"] = PreemptibleName(lease.preemptible());
   if (lease.has_suspension()) AddSuspension(lease.suspension(), result);
+  if (lease.has_idle_after_ms()) AddIdleAfter(lease.idle_after_ms(), result);
+  if (!lease.gives_way_for().empty()) result["gives_way_for"] = lease.gives_way_for();
   if (lease.has_idle_since()) result["idle_since"] = FormatIso8601(lease.idle_since());
   if (lease.has_last_op_at()) result["last_op_at"] = FormatIso8601(lease.last_op_at());
   for (const auto& device : lease.devices()) result["devices"].push_back(DeviceToJson(device));
@@ -229,6 +235,7 @@ json ToJson(const Lease& lease) {
   if (lease.has_ends()) AddEnds(lease.ends(), result);
   result["preemptible"] = PreemptibleName(lease.preemptible());
   if (lease.has_suspension()) AddSuspension(lease.suspension(), result);
+  if (lease.idle_after_ms() > 0) AddIdleAfter(lease.idle_after_ms(), result);
   for (const auto& device : lease.devices()) {
     result["devices"].push_back({{"name", device.name()},
                                  {"label", device.label()},

@@ -31,6 +31,7 @@ function smOf(row) {
 
 function stateOf(row) {
   const words = row.lease.degraded ? ["DEGRADED"] : [];
+  if (row.lease.gives_way_for) words.push(`gives way for ${row.lease.gives_way_for}`);
   const counts = new Map();
   for (const session of row.lease.sessions) counts.set(session.state, (counts.get(session.state) ?? 0) + 1);
   for (const [state, count] of counts) words.push(count === 1 ? state : `${count} ${state}`);

@@ -191,7 +191,9 @@ void Broker::NoteLastUses(const std::vector<LastUse>& uses) {
   BrokerLock lock(core);
   for (const LastUse& use : uses) {
     const auto found = core.tables.devices.find(use.device);
-    if (found != core.tables.devices.end()) found->second.last_use = use.at;
+    if (found == core.tables.devices.end()) continue;
+    found->second.last_use = use.at;
+    found->second.idle_after = use.idle_after;
   }
 }
 

@@ -226,10 +226,13 @@ class Broker {
     Bytes card_free;
   };
   std::optional<DeviceInfo> Find(LogicalId device) const;
-  /// When programs of a device's lease last used a GPU; nothing: not known. Refusals tell it.
+  /// When programs of a device's lease last used a GPU; nothing: not known. Refusals tell it, and GivingWay
+  /// asks leases by it.
   struct LastUse {
     LogicalId device;
     std::optional<TimePoint> at;
+    /// Its lease may be asked to give way when it has been idle for so long; 0: as GivingWay decides.
+    std::chrono::milliseconds idle_after{};
   };
   void NoteLastUses(const std::vector<LastUse>& uses);
 

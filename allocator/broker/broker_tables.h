@@ -42,6 +42,7 @@ struct ChunkEntry {
 struct ReleaseRecord {
   Broker::TimePoint rests_until = {};  // it is not asked before
   int in_vain = 0;                     // asks in a row that gave nothing
+  Broker::TimePoint asked_at = {};     // last
   Broker::TimePoint::duration took{};  // the last one that ended well; of a suspension: with the way back
   Broker::TimePoint runs_since = {};   // of a preemptible lease: it was made, or resumed last
 };
@@ -60,6 +61,7 @@ struct DeviceEntry {
   bool removed = false;
   Bytes lent;  // charges of all sessions: part of what the ledger has granted, or leaving
   std::optional<Broker::TimePoint> last_use = {};  // of its lease's programs; none: not known
+  std::chrono::milliseconds idle_after{};          // as in Broker::LastUse
   Broker::TimePoint last_charge = {};  // of a preallocated device: chunks are made again some time after
   ReleaseRecord preempted = {};        // of a preemptible lease: its first device has it
 };

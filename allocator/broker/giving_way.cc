@@ -22,8 +22,15 @@ std::string NameOf(const BrokerTables& tables, LeaseKey lease) {
   return {};
 }
 
-std::string AskerOf(const BrokerTables& tables, const Waiter& waiter) {
-  return waiter.guarantee ? waiter.guarantee->spec.lease_name : NameOf(tables, LeaseOf(tables, waiter));
+GivingWayView ViewOf(const BrokerTables& tables, LeaseKey lease, const Waiter& waiter) {
+  if (waiter.guarantee) {
+    const GuaranteeWish& wish = *waiter.guarantee;
+    return {.lease = lease, .for_owner = waiter.user, .for_lease = wish.spec.lease_name, .for_pid = wish.pid};
+  }
+  return {.lease = lease,
+          .for_owner = waiter.user,
+          .for_lease = tables.devices.at(waiter.spec.device).spec.lease_name,
+          .for_pid = tables.sessions.at(waiter.spec.session).pid};
 }
 
 }  // namespace
@@ -94,6 +101,7 @@ bool GivingWay::IsOver(const Ask& ask) const {
 }
 
 bool GivingWay::MoveOn(CardId card) {
+  askers_.Settle();
   bool is_freed = false;
   for (auto ask = asks_.begin(); ask != asks_.end();) {
     const auto next = std::next(ask);
@@ -107,6 +115,8 @@ bool GivingWay::MoveOn(CardId card) {
 bool GivingWay::End(Asks::iterator entry) {
   const Ask ask = entry->second;
   asks_.erase(entry);
+  ++(ask.given.is_zero() ? counters_.in_vain : counters_.gave);
+  counters_.bytes += ask.given;
   const Broker::TimePoint now = tables_.now();
   if (ReleaseRecord* const record = FindRecord(ask); record != nullptr && ask.counts) {
     if (!ask.is_answered && !ask.given.is_zero()) record->took = now - ask.asked_at;
@@ -130,6 +140,7 @@ bool GivingWay::End(Asks::iterator entry) {
   head->asked_leases.push_back(
       {.lease = ask.lease, .name = ask.name, .given = ask.given, .was_idle = ask.counts});
   if (HasAsk(ask.head)) return false;
+  askers_.End(ask.head);
   // Nothing more comes for it: it waits as any other request.
   waiting_.times_changed = true;
   head->EndLongerWait();
@@ -165,7 +176,7 @@ bool GivingWay::WaitForTurns(CardId card) {
 bool GivingWay::MayBeHead(const Waiter& waiter) const {
   if (waiter.phase != Waiter::Phase::kCard || !waiter.is_patient || waiter.spec.ahead) return false;
   const Broker::TimePoint now = tables_.now();
-  if (now >= waiter.spec.deadline) return false;
+  if (now >= waiter.spec.deadline || !askers_.MayAsk(waiter)) return false;
   if (waiter.guarantee) return waiter.guarantee->what == GuaranteeWish::For::kLease;
   return tables_.sessions.at(waiter.spec.session).waits_longer &&
          (now < waiter.spec.asked_at + waiting_.give_way_wait || preemptible_.MayPreempt(waiter));
@@ -202,6 +213,14 @@ std::optional<Broker::TimePoint> GivingWay::LastUseOf(LeaseKey lease) const {
   return std::nullopt;
 }
 
+Broker::TimePoint::duration GivingWay::IdleAfter(LeaseKey lease, const ReleaseRecord& record) const {
+  for (const auto& [id, device] : tables_.devices) {
+    const bool has_one = device.spec.lease == lease && device.idle_after.count() > 0;
+    if (has_one) return std::max<Broker::TimePoint::duration>(kIdleAfter, device.idle_after);
+  }
+  return std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * record.took);
+}
+
 bool GivingWay::LeaseWaits(LeaseKey lease) const {
   return std::any_of(tables_.sessions.begin(), tables_.sessions.end(), [lease](const auto& entry) {
     return entry.second.lease == lease && !entry.second.waiting.empty();
@@ -217,8 +236,7 @@ std::optional<Broker::TimePoint> GivingWay::IdleSince(LeaseKey lease, const Rele
   const Broker::TimePoint now = tables_.now();
   if (now < record.rests_until) return std::nullopt;
   const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
-  const auto idle_after = std::max<Broker::TimePoint::duration>(kIdleAfter, 2 * record.took);
-  if (!last_use || now < *last_use + idle_after) return std::nullopt;
+  if (!last_use || now < *last_use + IdleAfter(lease, record)) return std::nullopt;
   return last_use;
 }
 
@@ -231,25 +249,31 @@ bool GivingWay::IsTurnOver(LeaseKey lease, const ReleaseRecord& record) const {
 std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter) {
   std::vector<Candidate> candidates;
   const LeaseKey own = LeaseOf(tables_, waiter);
-  const auto is_there = [&candidates](LeaseKey lease) {
-    return std::any_of(candidates.begin(), candidates.end(),
-                       [lease](const Candidate& candidate) { return candidate.lease == lease; });
-  };
   for (const auto& [id, session] : tables_.sessions) {
     const LeaseKey lease = session.lease;
     if (!session.runs_release || !lease || lease == own) continue;
     const bool was_asked = std::any_of(waiter.asked_leases.begin(), waiter.asked_leases.end(),
                                        [lease](const AskedLease& asked) { return asked.lease == lease; });
-    if (was_asked || IsAsked(lease) || is_there(lease) || LeaseWaits(lease)) continue;
-    if (tables_.suspensions.contains(lease)) continue;
+    if (was_asked || IsAsked(lease) || LeaseWaits(lease) || tables_.suspensions.contains(lease)) continue;
     const std::optional<Broker::TimePoint> last_use = IdleSince(lease, session.release);
     if (!last_use) continue;
     const Bytes surplus = SurplusOf(lease, waiter.card);
     if (surplus.is_zero()) continue;
+    const auto other = std::find_if(candidates.begin(), candidates.end(),
+                                    [lease](const Candidate& candidate) { return candidate.lease == lease; });
+    if (other != candidates.end()) {  // the hooks of a lease take turns
+      const ReleaseRecord& record = tables_.sessions.at(other->runner).release;
+      if (session.release.asked_at < record.asked_at) other->runner = id;
+      continue;
+    }
     candidates.push_back(
         {.lease = lease, .runner = id, .yield = surplus, .is_turn = false, .since = *last_use});
   }
   if (!preemptible_.MayPreempt(waiter)) return candidates;
+  const auto is_there = [&candidates](LeaseKey lease) {
+    return std::any_of(candidates.begin(), candidates.end(),
+                       [lease](const Candidate& candidate) { return candidate.lease == lease; });
+  };
   for (const LeaseKey lease : preemptible_.Movable()) {
     if (lease == own || IsAsked(lease) || is_there(lease) || tables_.suspensions.contains(lease)) continue;
     const ReleaseRecord& record = *preemptible_.FindRecord(lease);
@@ -294,20 +318,24 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
                                               .lease = candidate.lease,
                                               .name = NameOf(tables_, candidate.lease),
                                               .runner = candidate.runner,
-                                              .asker = AskerOf(tables_, waiter),
+
                                               .is_turn = candidate.is_turn,
                                               .lacking = std::min(lacking, candidate.yield),
                                               .before = candidate.yield,
                                               .given = {},
                                               .set_aside = {},
                                               .asked_at = now,
-                                              .ends = ends});
+                                              .ends = ends,
+                                              .view = ViewOf(tables_, candidate.lease, waiter)});
     if (candidate.runner) {
+      tables_.sessions.at(candidate.runner).release.asked_at = now;
       tables_.Wake(candidate.runner);
     } else {
       tables_.wakes.push_back(tables_.preempt_waker);
     }
   }
+  counters_.asks += chosen.size();
+  askers_.Begin(id, waiter);
   waiter.WaitLonger(ends);
   waiting_.Wake(waiter);
   waiting_.times_changed = true;
@@ -332,7 +360,7 @@ std::vector<ReleaseOrder> GivingWay::TakeOrders(SessionId session) {
                       .bytes = ask.lacking,
                       .limit = std::chrono::duration_cast<std::chrono::milliseconds>(
                           std::max(ask.ends - now, Broker::TimePoint::duration::zero())),
-                      .asker = ask.asker,
+                      .asker = ask.view.for_lease,
                       .is_turn = ask.is_turn});
   }
   return orders;
@@ -361,6 +389,20 @@ absl::StatusOr<std::optional<CardId>> GivingWay::Answer(SessionId session, Relea
   ask.ends = std::min(ask.ends, outcome == ReleaseOutcome::kDone ? now + kSettle : now);
   waiting_.times_changed = true;
   return ask.card;
+}
+
+std::vector<GivingWayView> GivingWay::Views() const {
+  std::vector<GivingWayView> views;
+  for (const auto& [id, ask] : asks_) {
+    if (!ask.is_answered) views.push_back(ask.view);
+  }
+  return views;
+}
+
+GivingWayCounters GivingWay::counters() const {
+  GivingWayCounters counters = counters_;
+  counters.waited = askers_.waited();
+  return counters;
 }
 
 std::vector<GivingWayNews> GivingWay::TakeNews() { return std::exchange(waiting_.news, {}); }

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "allocator/broker/admission.h"
+#include "allocator/broker/asker_accounts.h"
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/guarantees.h"
 #include "allocator/broker/preemptible_leases.h"
@@ -22,12 +23,13 @@ namespace lgpu {
 /// GivingWay asks idle leases to give memory up for a request that waits for their card, and sets what they
 /// give aside for that request alone.
 ///
-/// A lease can be asked while one of its sessions runs a release hook, and a preemptible lease can be
-/// suspended for a request that PreemptibleLeases::MayPreempt. It is asked if it has been idle for
-/// kIdleAfter, or for twice the time that it took before, whichever is longer; and to run its hook if none
-/// of its requests waits, and at most once for one request. A lease that waits itself can be suspended: two
-/// that wait for each other take turns. A lease that gave nothing rests for a minute, and for
-/// twice as long each time after that.
+/// A lease can be asked while one of its sessions runs a release hook; those of several take turns. And a
+/// preemptible lease can be suspended for a request that PreemptibleLeases::MayPreempt. It is asked if it has
+/// been idle for as long as its owner said, or, where the owner said nothing, for kIdleAfter and for twice
+/// the time that it took before; to run its hook if none of its requests waits, and at most once for one
+/// request. A lease that waits itself can be suspended: two that wait for each other take turns. A lease that
+/// gave nothing rests for a minute, and for twice as long each time after that. Users whose programs gave
+/// such requests up make no lease give way for a while (AskerAccounts).
 ///
 /// A lease that takes turns is suspended at work, too, when it has run for kMinRun, or for ten times as long
 /// as its moves take, whichever is longer. So whoever waits is served in the end, and at most one part in
@@ -70,6 +72,8 @@ class GivingWay {
   /// Requests for whom leases may be suspended some time wait longer: for a turn as long as it takes, for
   /// idle leases until `give_way_wait` after they came. Returns whether there are any.
   bool WaitForTurns(CardId card);
+  /// Whether leases give way for the request.
+  bool IsHead(WaiterId id) const { return HasAsk(id); }
   /// When time alone gives MoveOn something to do, if that was called at `since`.
   Broker::TimePoint NextChange(CardId card, Broker::TimePoint since) const;
 
@@ -79,21 +83,24 @@ class GivingWay {
   /// matters.
   absl::StatusOr<std::optional<CardId>> Answer(SessionId session, ReleaseId id, ReleaseOutcome outcome);
   std::vector<GivingWayNews> TakeNews();
+  /// The leases that have been asked and have not answered yet.
+  std::vector<GivingWayView> Views() const;
+  GivingWayCounters counters() const;
 
  private:
   struct Ask {
     WaiterId head;
     CardId card;
     LeaseKey lease;
-    std::string name;   // of the lease
-    SessionId runner;   // of its hook; none: it is suspended
-    std::string asker;  // as in ReleaseOrder
+    std::string name;  // of the lease
+    SessionId runner;  // of its hook; none: it is suspended
     bool is_turn = false;
     Bytes lacking;
     Bytes before;  // as YieldOf told
     Bytes given;
     Bytes set_aside;  // part of it
     Broker::TimePoint asked_at, ends;
+    GivingWayView view = {};
     bool is_sent = false, is_answered = false;
     bool counts = true;  // an ask that the lease was too busy for is no reason to rest
   };
@@ -127,6 +134,8 @@ class GivingWay {
   std::optional<Broker::TimePoint> LastUseOf(LeaseKey lease) const;
   /// As of now; lgpud tells them a little later too.
   void NoteUseOf(LeaseKey lease);
+  /// How long the lease is idle before it is asked, after what is known of it.
+  Broker::TimePoint::duration IdleAfter(LeaseKey lease, const ReleaseRecord& record) const;
   bool LeaseWaits(LeaseKey lease) const;
   /// The fewest of the longest idle that suffice; none where all do not.
   static std::vector<Candidate> Choose(std::vector<Candidate> candidates, Bytes lacking);
@@ -139,7 +148,9 @@ class GivingWay {
   TrimRequests& trims_;
   Admission& admission_;
   PreemptibleLeases& preemptible_;
+  AskerAccounts askers_{tables_, waiting_};
   Asks asks_;
+  GivingWayCounters counters_;  // but for the time
   std::uint64_t last_ask_ = 0;
 };
 

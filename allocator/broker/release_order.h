@@ -2,6 +2,7 @@
 #define LGPU_ALLOCATOR_BROKER_RELEASE_ORDER_H_
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "allocator/broker/ids.h"
@@ -23,10 +24,28 @@ struct ReleaseOrder {
   bool is_turn = false;               // the lease is at work, and its turn is over
 };
 
+/// A lease that was asked to give way and has not answered yet, and whose request it was asked for.
+struct GivingWayView {
+  LeaseKey lease;
+  std::string for_owner;
+  std::string for_lease;     // empty: the request has no lease yet, and no name for it
+  std::int64_t for_pid = 0;  // 0: unknown
+};
+
 enum class ReleaseOutcome {
   kDone,     // the hook has ended well, and memory may come back a little later; or the lease is suspended
   kFailed,   // it ended with an error, or took too long
   kNotIdle,  // nothing was done: the lease was used meanwhile
+};
+
+/// What giving way came to so far.
+struct GivingWayCounters {
+  std::uint64_t asks = 0;
+  std::uint64_t gave = 0;     // asks that are over, after which memory came
+  std::uint64_t in_vain = 0;  // asks that are over, after which none came
+  Bytes bytes = {};           // that came
+  /// For how long requests waited while leases gave way for them; of those that wait no more.
+  std::chrono::steady_clock::duration waited{};
 };
 
 /// What happened when a lease gave way. For people.

@@ -60,8 +60,8 @@ void Reservations::Leave(WaiterId id) {
     Waiter& waiter = found->second;
     const CardId card = waiter.card;
     const std::optional<CardQueue::Turn>& turn = core_.waiting.queues.at(card).turn();
-    // A request that held nothing back stood in the way of none.
-    const bool held_back = (turn && turn->of == id) || !waiter.aside.is_zero();
+    // A request that held nothing back, and that no lease gives way for, stood in the way of none.
+    const bool held_back = (turn && turn->of == id) || !waiter.aside.is_zero() || core_.giving_way.IsHead(id);
     if (waiter.Waits()) core_.admission.Leave(id, waiter);
     core_.requests.Forget(id);
     if (held_back) core_.scheduler.Serve(card);

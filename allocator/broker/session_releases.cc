@@ -23,6 +23,16 @@ std::optional<Broker::TimePoint> SessionReleases::LongerWait(WaiterId request) c
   return found->second.spec.deadline;
 }
 
+std::vector<GivingWayView> SessionReleases::Views() const {
+  BrokerLock lock(core_);
+  return core_.giving_way.Views();
+}
+
+GivingWayCounters SessionReleases::counters() const {
+  BrokerLock lock(core_);
+  return core_.giving_way.counters();
+}
+
 std::vector<GivingWayNews> SessionReleases::TakeNews() {
   BrokerLock lock(core_);
   return core_.giving_way.TakeNews();

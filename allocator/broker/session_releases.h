@@ -26,6 +26,9 @@ class SessionReleases {
   absl::Status Answer(SessionId session, ReleaseId id, ReleaseOutcome outcome);
   /// Until when the request waits, where that is longer than it asked for.
   std::optional<Broker::TimePoint> LongerWait(WaiterId request) const;
+  /// The leases that have been asked and have not answered yet.
+  std::vector<GivingWayView> Views() const;
+  GivingWayCounters counters() const;
   /// What happened since the last call, oldest first.
   std::vector<GivingWayNews> TakeNews();
 

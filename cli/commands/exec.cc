@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
+#include "cli/idle_after_flag.h"
 #include "lgpu/status.h"
 
 namespace lgpu::cli {
@@ -18,6 +20,7 @@ class ExecCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("exec", "Run a command inside a lease that exists");
     verb->add_option("lease", lease_, "Name or id of a lease")->required()->type_name("LEASE");
+    idle_after_.AddTo(*verb);
     command_.AddTo(*verb);
     return verb;
   }
@@ -30,12 +33,15 @@ class ExecCommand final : public Command {
           absl::StrCat("exec needs a command\ntry: lgpu exec ", Printable(lease_), " -- CMD [ARGS]"));
     }
     LGPU_RETURN_IF_ERROR(command_.CheckFlags());
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t idle_after_ms, idle_after_.Milliseconds());
     // Before gRPC starts its threads, which must not take the signals either.
     const ForwardedSignals signals;
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
-    LGPU_ASSIGN_OR_RETURN(const OwnSession session, OwnSession::Open(connection, "lgpu exec", options));
+    LGPU_ASSIGN_OR_RETURN(const OwnSession session,
+                          OwnSession::Open(connection, "lgpu exec", options, command_.runs_release()));
     v1::AttachLeaseRequest request;
     request.set_lease(lease_);
+    request.set_idle_after_ms(idle_after_ms);
     LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(kAttachLease, request));
     for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);
     return command_.Run(signals, connection, session, lease, options);
@@ -43,6 +49,7 @@ class ExecCommand final : public Command {
 
  private:
   std::string lease_;
+  IdleAfterFlag idle_after_;
   CommandInLease command_{CommandInLease::Lease::kShared};
 };
 

@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/session_releases.h"
 #include "base/thread.h"
 #include "daemon/http/http_address.h"
 #include "daemon/http/http_answers.h"
@@ -201,6 +202,7 @@ class HttpServer::Impl {
                                                          .ops = services_.leases.op_counts(),
                                                          .grants = services_.grants.Read(),
                                                          .suspensions = services_.suspender.counters(),
+                                                         .giving_way = services_.broker.releases().counters(),
                                                          .names_owners = services_.names_owners});
   }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "allocator/broker/broker.h"
 #include "daemon/leases/lease_suspender.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/server/config.h"
@@ -28,6 +29,7 @@ class HttpServer {
     MemorySnapshots& snapshots;
     const GrantTimes& grants;
     const LeaseSuspender& suspender;
+    const Broker& broker;
     std::string backend;
     bool names_owners = false;  // in the metrics
   };

@@ -4,6 +4,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <chrono>
 #include <initializer_list>
 #include <optional>
 #include <sstream>
@@ -273,6 +274,17 @@ void AddTotals(const v1::StatsSnapshot& snapshot, const MetricTotals& totals,
           totals.suspensions.failures);
   counter("lgpu_suspension_moved_bytes_total", "Memory that was moved, in both directions.",
           totals.suspensions.bytes);
+  counter("lgpu_give_way_asks_total", "Leases that were asked to give memory up for a request.",
+          totals.giving_way.asks);
+  Family answers(families, "lgpu_give_way_answers_total", "Asks that are over, by what came of them.",
+                 MetricType::Counter);
+  answers.Add({{"result", "memory"}}, static_cast<double>(totals.giving_way.gave));
+  answers.Add({{"result", "nothing"}}, static_cast<double>(totals.giving_way.in_vain));
+  counter("lgpu_give_way_given_bytes_total", "Memory that leases gave up when they were asked.",
+          totals.giving_way.bytes.count());
+  Family(families, "lgpu_give_way_wait_seconds_total",
+         "Time that requests waited while leases gave way for them.", MetricType::Counter)
+      .Add({}, std::chrono::duration<double>(totals.giving_way.waited).count());
   Family refusals(families, "lgpu_refusals_total", "Requests for memory that were refused.",
                   MetricType::Counter);
   for (const RefusalReason reason : {RefusalReason::kLimit, RefusalReason::kCard, RefusalReason::kDeadlock,

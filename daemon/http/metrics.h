@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "allocator/broker/release_order.h"
 #include "daemon/leases/lease_suspender.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/server/event_log.h"
@@ -22,6 +23,7 @@ struct MetricTotals {
   OpCounts ops;
   GrantTimes::Snapshot grants;
   LeaseSuspender::Counters suspensions = {};
+  GivingWayCounters giving_way = {};
   bool names_owners = false;  // else the label `owner` is a word that stands for the user
 };
 

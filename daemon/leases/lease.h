@@ -49,11 +49,12 @@ struct Lease {
   bool saved = false;          // it may be in the file of lasting leases
   std::chrono::system_clock::time_point created_at;
   std::string request_id;
-  bool is_repeated = false;              // a second call with that request was given this lease
-  std::optional<Management> management;  // none: its owner's own
-  LeaseEnds ends = {};                   // by itself, as its owner asked for
+  bool is_repeated = false;                 // a second call with that request was given this lease
+  std::optional<Management> management;     // none: its owner's own
+  LeaseEnds ends = {};                      // by itself, as its owner asked for
+  std::chrono::milliseconds idle_after{0};  // idle for so long it may be asked to give way; 0: not set
   Broker::Preemptible preemptible = Broker::Preemptible::kNever;
-  UseTime used_at{0};                    // it was made, or a program of it attached or ended
+  UseTime used_at{0};  // it was made, or a program of it attached or ended
   std::vector<LeaseDevice> devices;
   std::set<SessionId> live;
   std::set<SessionId> draining;

@@ -7,6 +7,9 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "allocator/broker/giving_way.h"
+
 namespace lgpu::daemon {
 
 std::optional<UseTime> LastUse(const Lease& lease, const SessionDirectory& sessions) {
@@ -28,13 +31,35 @@ std::optional<UseTime> LastUse(const Lease& lease, const SessionDirectory& sessi
   return all_tell ? std::optional(std::min(last, UseTimeNow())) : std::nullopt;
 }
 
+absl::StatusOr<std::chrono::milliseconds> ParseIdleAfter(std::uint64_t asked_ms) {
+  constexpr std::uint64_t kLongestMs = std::uint64_t{10} * 365 * 24 * 3600 * 1000;
+  const auto least_ms = static_cast<std::uint64_t>(std::chrono::milliseconds(GivingWay::kIdleAfter).count());
+  if (asked_ms > kLongestMs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an idle time of ", asked_ms,
+                     " ms before the lease is asked to give way is more than ten ", "years; ask for less"));
+  }
+  if (asked_ms > 0 && asked_ms < least_ms) {
+    return absl::InvalidArgumentError(absl::StrCat("an idle time of ", asked_ms,
+                                                   " ms before the lease is asked to give way is too short; ",
+                                                   "ask for ", least_ms, " ms or more"));
+  }
+  return std::chrono::milliseconds(asked_ms);
+}
+
+std::chrono::milliseconds LeastIdle(const Lease& lease) {
+  return std::max<std::chrono::milliseconds>(lease.idle_after, GivingWay::kIdleAfter);
+}
+
 void TellLastUses(const LeaseTable& leases, const SessionDirectory& sessions, Broker& broker) {
   std::vector<Broker::LastUse> uses;
   const auto now = std::chrono::steady_clock::now();
   for (const Lease& lease : leases.Snapshot(Caller{})) {
     std::optional<Broker::TimePoint> at;
     if (const std::optional<UseTime> last = LastUse(lease, sessions)) at = now - (UseTimeNow() - *last);
-    for (const LeaseDevice& device : lease.devices) uses.push_back({.device = device.id, .at = at});
+    for (const LeaseDevice& device : lease.devices) {
+      uses.push_back({.device = device.id, .at = at, .idle_after = lease.idle_after});
+    }
   }
   broker.NoteLastUses(uses);
 }

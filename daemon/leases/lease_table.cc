@@ -1,6 +1,7 @@
 #include "daemon/leases/lease_table.h"
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 #include <set>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/utf8.h"
+#include "daemon/leases/lease_idle.h"
 #include "daemon/leases/lease_suspender.h"
 #include "google/protobuf/util/time_util.h"
 #include "lgpu/status.h"
@@ -218,18 +220,28 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Lease> LeaseTable::Attach(const Caller& caller, const std::string& text) {
+absl::StatusOr<v1::Lease> LeaseTable::Attach(const Caller& caller, const std::string& text,
+                                             std::uint64_t idle_after_ms) {
   if (caller.session == nullptr) {
     return absl::FailedPreconditionError(
         "attaching needs the token of a session; connect to the session socket first");
   }
+  LGPU_ASSIGN_OR_RETURN(const std::chrono::milliseconds idle_after, ParseIdleAfter(idle_after_ms));
   LeaseKey key;
+  bool is_file_behind = false;
   {
     MutexLock lock(mutex_);
     LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, text));
-    LGPU_RETURN_IF_ERROR(AttachLocked(caller, leases_.at(key)));
+    Lease& lease = leases_.at(key);
+    LGPU_RETURN_IF_ERROR(AttachLocked(caller, lease));
+    if (idle_after.count() > 0) {
+      lease.idle_after = idle_after;
+      is_file_behind = lease.lasting;
+      NoteLease(lease);
+    }
   }
   LGPU_RETURN_IF_ERROR(Commit());
+  if (is_file_behind) LGPU_RETURN_IF_ERROR(SaveLasting());
   WriteStats(*caller.session);
   return Describe(key);
 }
@@ -247,6 +259,7 @@ v1::Lease LeaseTable::ToProto(const Lease& lease) const {
   if (lease.management) *proto.mutable_management() = daemon::ToProto(*lease.management, BootTimeNow());
   if (lease.ends.any()) *proto.mutable_ends() = daemon::ToProto(lease.ends, BootTimeNow());
   proto.set_preemptible(daemon::ToProto(lease.preemptible));
+  proto.set_idle_after_ms(static_cast<std::uint64_t>(lease.idle_after.count()));
   if (auto suspension = SuspensionOf(lease, broker_)) *proto.mutable_suspension() = *std::move(suspension);
   for (const LeaseDevice& device : lease.devices) {
     const PhysicalDevice& physical = device.card.device;

@@ -114,7 +114,8 @@ class LeaseTable {
   /// The same; `attempt` has the state that an earlier attempt left, and gets the state for the next one.
   absl::StatusOr<v1::Lease> Create(const Caller& caller, const v1::CreateLeaseRequest& request,
                                    TimePoint deadline, LeaseAttempt& attempt);
-  absl::StatusOr<v1::Lease> Attach(const Caller& caller, const std::string& lease);
+  absl::StatusOr<v1::Lease> Attach(const Caller& caller, const std::string& lease,
+                                   std::uint64_t idle_after_ms = 0);
   absl::StatusOr<v1::Lease> Get(const Caller& caller, const std::string& lease) const;
   std::vector<v1::Lease> List(const Caller& caller) const;
   /// Copies of the leases of these names or ids; without any, of all that the caller may see and that are not
@@ -228,6 +229,7 @@ class LeaseTable {
     User owner;
     std::optional<Management> management = {};
     LeaseEnds ends = {};
+    std::chrono::milliseconds idle_after{0};
   };
   static absl::StatusOr<Wanted> CheckRequest(const Caller& caller, const v1::CreateLeaseRequest& request);
   absl::StatusOr<Announced> Announce(const Caller& caller, const Wanted& wanted,

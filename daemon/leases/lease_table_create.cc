@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/thread_waker.h"
 #include "base/utf8.h"
+#include "daemon/leases/lease_idle.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
 
@@ -106,9 +108,13 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
         "growth, or not preemptible");
   }
   LGPU_ASSIGN_OR_RETURN(LeaseEnds ends, ParseLeaseEnds(request.ends(), BootTimeNow()));
+  LGPU_ASSIGN_OR_RETURN(const std::chrono::milliseconds idle_after, ParseIdleAfter(request.idle_after_ms()));
   if (!request.has_management()) {
     if (request.owner_uid() == 0) {
-      return Wanted{.request = request, .owner = LookUpUser(caller.uid), .ends = std::move(ends)};
+      return Wanted{.request = request,
+                    .owner = LookUpUser(caller.uid),
+                    .ends = std::move(ends),
+                    .idle_after = idle_after};
     }
     return absl::InvalidArgumentError("only a managed lease is made for another user; ask for a managed one");
   }
@@ -121,7 +127,8 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
   return Wanted{.request = request,
                 .owner = LookUpUser(request.owner_uid()),
                 .management = std::move(management),
-                .ends = std::move(ends)};
+                .ends = std::move(ends),
+                .idle_after = idle_after};
 }
 
 absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller, const Wanted& wanted,
@@ -169,6 +176,7 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
   lease.management = wanted.management;
   lease.ends = wanted.ends;
   lease.preemptible = FromProto(request.preemptible());
+  lease.idle_after = wanted.idle_after;
   lease.used_at = UseTimeNow();
   lease.placements = std::make_shared<PlacementLog>(policy_.placement_records);
   for (std::size_t i = 0; i < plan.size(); ++i) {

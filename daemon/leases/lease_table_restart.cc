@@ -76,6 +76,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   if (record.has_ends()) lease.ends = FromRecord(record.ends());
   lease.preemptible = FromProto(record.preemptible());
   if (record.has_suspended()) lease.suspended = record.suspended();
+  lease.idle_after = std::chrono::milliseconds(record.idle_after_ms());
   lease.used_at = UseTimeNow();  // what was before is not known
   lease.sessions_ever = record.sessions_ever();
   lease.removed = lease.ending = record.removed();

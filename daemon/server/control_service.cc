@@ -251,7 +251,7 @@ grpc::ServerWriteReactor<v1::LeaseWait>* ControlService::WaitForLease(
 grpc::ServerUnaryReactor* ControlService::AttachLease(Context* context, const v1::AttachLeaseRequest* request,
                                                       v1::Lease* response) {
   return Answer(*room_.short_calls, context, response, [this, request](const Caller& caller) {
-    return parts_.leases.Attach(caller, request->lease());
+    return parts_.leases.Attach(caller, request->lease(), request->idle_after_ms());
   });
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "allocator/broker/card_observer.h"
+#include "allocator/broker/session_releases.h"
 #include "allocator/broker/session_trims.h"
 #include "base/process.h"
 #include "daemon/leases/lease_idle.h"
@@ -185,6 +186,14 @@ void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot)
   }
 }
 
+std::string StatsReporter::AskerFor(const Caller& caller, const GivingWayView& view) const {
+  const bool is_own = view.for_owner == user_names_.NameOf(caller.uid) && !caller.only;
+  if (!caller.is_root() && !is_own) return view.for_owner;
+  if (!view.for_lease.empty()) return view.for_lease;
+  const std::string program = view.for_pid == 0 ? "" : LookUp(view.for_pid).command;
+  return program.empty() ? view.for_owner : program;
+}
+
 void StatsReporter::AddCharges(const SessionState& session, const std::vector<Bytes>& lent_by_device,
                                v1::LeaseStats& lease, v1::SessionStats& out) const {
   const std::vector<Broker::Charged> charges = broker_.ChargesOf(session.id());
@@ -251,6 +260,8 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease,
   if (const auto last = lease.placements->last_at()) *out.mutable_last_op_at() = ToTimestamp(*last);
   if (lease.ends.any()) *out.mutable_ends() = ToProto(lease.ends, BootTimeNow());
   out.set_preemptible(ToProto(lease.preemptible));
+  if (lease.idle_after.count() > 0)
+    out.set_idle_after_ms(static_cast<std::uint64_t>(lease.idle_after.count()));
   if (auto suspension = SuspensionOf(lease, broker_)) *out.mutable_suspension() = *std::move(suspension);
   if (const auto last = LastUse(lease, sessions_)) {
     *out.mutable_idle_since() = ToTimestamp(std::max(ToSystemTime(*last), lease.created_at));
@@ -295,7 +306,14 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   AddForeignProcesses(caller, snapshot);
   AddQueues(caller, snapshot);
   const CardObserver::Overheads overheads = broker_.observer().overheads();
-  for (const Lease& lease : leases_.Snapshot(caller)) *snapshot.add_leases() = LeaseToProto(lease, overheads);
+  std::map<LeaseKey, GivingWayView> giving_way;
+  for (GivingWayView& view : broker_.releases().Views()) giving_way.emplace(view.lease, std::move(view));
+  for (const Lease& lease : leases_.Snapshot(caller)) {
+    v1::LeaseStats& entry = *snapshot.add_leases() = LeaseToProto(lease, overheads);
+    if (const auto found = giving_way.find(lease.key); found != giving_way.end()) {
+      entry.set_gives_way_for(AskerFor(caller, found->second));
+    }
+  }
   const Broker::Counters counters = broker_.counters();
   snapshot.set_grants_total(counters.grants);
   snapshot.set_refusals_total(counters.refusals);

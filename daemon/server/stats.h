@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "allocator/broker/broker.h"
 #include "allocator/broker/card_observer.h"
+#include "allocator/broker/release_order.h"
 #include "base/mutex.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/leases/user_names.h"
@@ -61,6 +62,8 @@ class StatsReporter {
                    const CardObserver::Overheads& overheads, v1::LeaseStats& out) const;
   void AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const;
   void AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot) const;
+  /// What the caller may know of the request that a lease gives way for.
+  std::string AskerFor(const Caller& caller, const GivingWayView& view) const;
   /// Names of users may come over a network: they are asked for once.
   Known LookUp(std::int64_t pid) const;
 

@@ -184,7 +184,7 @@ def check_plain_verbs(out):
     out.one("explain", "MatMul")
     check(out.one("explain", "AddV2", "-i", "float[2,3]@GPU:0", "-i", "float[2,3]@CPU:0")["copies"], "no copies")
     check("error" in out.one("explain", "MatMul", "--hard", "--device", "GPU:3"), "no error")
-    out.one("create", "-m", "8MiB", "--gpus", "0", "--name", "plain")
+    out.one("create", "-m", "8MiB", "--gpus", "0", "--name", "plain", "--idle-after", "1h")
     out.one("resize", "plain", "-m", "16MiB")
     check(out.one("suspend", "plain")["suspended"], "not suspended")
     check(out.one("inspect", "plain")["suspension"]["in_host_memory"], "not in host memory")

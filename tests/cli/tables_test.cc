@@ -166,6 +166,14 @@ TEST(LsTest, ShowsCardsThenLeasesThenMemoryThatCanBePromised) {
       "GPU 1 is not served: owned by another daemon\n");
 }
 
+TEST(LsTest, StateNamesTheRequestThatALeaseGivesWayFor) {
+  v1::StatsSnapshot snapshot = Snapshot();
+  snapshot.mutable_leases(0)->clear_degraded();
+  snapshot.mutable_leases(0)->set_gives_way_for("notebook");
+  EXPECT_THAT(Ls(snapshot, 0), HasSubstr("  gives way for notebook, 4 LIVE, DRAINING\n"));
+  EXPECT_THAT(FormatLease(snapshot.leases(0), snapshot, Style()), HasSubstr("gives way  for notebook\n"));
+}
+
 TEST(LsTest, ColumnsThatDoNotFitAreLeftOut) {
   EXPECT_THAT(Ls(Snapshot()), HasSubstr("LEASE  DEVICE  GPU      USED      HELD      LIMIT  IDLE  STATE\n"));
   EXPECT_THAT(Ls(Snapshot(), 40), HasSubstr("LEASE  DEVICE  GPU      USED      HELD      LIMIT  STATE\n"));

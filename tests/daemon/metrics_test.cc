@@ -113,9 +113,14 @@ TEST(MetricsTest, TotalsAndTheHistogram) {
   times.Observe(std::chrono::microseconds(70));
   times.Observe(std::chrono::seconds(1000));
   totals.grants = times.Read();
+  totals.giving_way = {
+      .asks = 6, .gave = 3, .in_vain = 2, .bytes = Bytes(4096), .waited = std::chrono::milliseconds(1500)};
   const std::string text = MetricsText(Snapshot(), totals);
   for (const char* line :
-       {"lgpu_refusals_total{reason=\"card\"} 3\n", "{reason=\"client_exit\"} 5\n", "{reason=\"admin\"} 2\n",
+       {"lgpu_give_way_asks_total 6\n", "lgpu_give_way_answers_total{result=\"memory\"} 3\n",
+        "lgpu_give_way_answers_total{result=\"nothing\"} 2\n", "lgpu_give_way_given_bytes_total 4096\n",
+        "lgpu_give_way_wait_seconds_total 1.5\n", "lgpu_refusals_total{reason=\"card\"} 3\n",
+        "{reason=\"client_exit\"} 5\n", "{reason=\"admin\"} 2\n",
         "lgpu_ops_executed_total{op=\"MatMul\",device_type=\"GPU\"} 9\n",
         "lgpu_op_placement_fallbacks_total{op=\"MatMul\"} 3\n",
         "lgpu_allocation_duration_seconds_bucket{le=\"1e-05\"} 1\n",

@@ -20,10 +20,9 @@ class ReleaseTest : public ShimTest {
  protected:
   ReleaseTest() : ShimTest({.total = 1024_MiB}) {}
 
-  std::unique_ptr<ChildProgram> StartHolder(const std::string& release) {
-    std::vector<std::string> words = {"run", "--name", "holder"};
-    if (!release.empty()) words.insert(words.end(), {"--release", release});
-    words.insert(words.end(), {"--", Client("dlopen"), "dlopen", "libcuda.so.1"});
+  std::unique_ptr<ChildProgram> StartHolder(const std::string& release,
+                                            std::vector<std::string> words = {"run", "--name", "holder"}) {
+    words.insert(words.end(), {"--release", release, "--", Client("dlopen"), "dlopen", "libcuda.so.1"});
     const ChildProgram::Options options = Lgpu(words);
     auto holder = StartProgram(options.argv, options.environment);
     EXPECT_EQ(Ask(*holder, absl::StrCat("alloc a plain ", 800 * kMiB)), "ok");
@@ -45,6 +44,21 @@ class ReleaseTest : public ShimTest {
       return false;
     })) << "lgpud does not know since when the lease is idle";
   }
+  std::string GivesWayFor() {
+    const v1::StatsSnapshot stats = Stats();
+    for (const v1::LeaseStats& lease : stats.leases()) {
+      if (lease.name() == "holder") return lease.gives_way_for();
+    }
+    return "(no holder)";
+  }
+  /// Of the asker's lease.
+  std::string NameOfTheOther() {
+    const v1::StatsSnapshot stats = Stats();
+    for (const v1::LeaseStats& lease : stats.leases()) {
+      if (lease.name() != "holder") return lease.name();
+    }
+    return "(no asker)";
+  }
   std::string InHome(const std::string& name) const { return home_.path() + "/" + name; }
   static bool Exists(const std::string& path) { return std::filesystem::exists(path); }
   static std::string AskFor500() { return absl::StrCat("alloc b plain ", 500 * kMiB); }
@@ -59,9 +73,13 @@ TEST_F(ReleaseTest, AnIdleProgramGivesMemoryUpForAnotherOneWhichWaitsSoLong) {
   auto asker = StartAsker();
   asker->WriteLine(AskFor500());
   ASSERT_TRUE(Eventually([&] { return Exists(InHome("asked")); })) << holder->Errors();
+  const std::string asking = NameOfTheOther();
+  EXPECT_EQ(GivesWayFor(), asking);
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("gives way for " + asking));
   EXPECT_EQ(Ask(*holder, "free a"), "ok");
   std::ofstream(InHome("freed")).put('\n');
   EXPECT_EQ(asker->ReadLine(), "ok");
+  EXPECT_TRUE(Eventually([&] { return GivesWayFor().empty(); }));
   std::string events;
   EXPECT_TRUE(Eventually([&] {
     events = Run({"events"}).out;
@@ -95,6 +113,67 @@ TEST_F(ReleaseTest, AfterAHookThatFailedTheOtherProgramIsRefusedAndToldWhy) {
   End(*asker);
   EXPECT_THAT(asker->Errors(), HasSubstr("lease holder was asked to give way and gave 0B"));
   End(*holder);
+}
+
+TEST_F(ReleaseTest, AHookOfExecIsRunForItsLease) {
+  StartMachine();
+  ASSERT_EQ(Run({"create", "--name", "holder"}).code, 0);
+  auto holder = StartHolder("kill $LGPU_RELEASE_PID", {"exec", "holder"});
+  AwaitIdleHolder();
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, AskFor500()), "ok");
+  EXPECT_EQ(holder->Wait(), 128 + SIGTERM);
+  End(*asker);
+}
+
+TEST_F(ReleaseTest, ALeaseIsNotAskedBeforeItHasBeenIdleForAsLongAsItsOwnerSaid) {
+  StartMachine();
+  auto holder = StartHolder("kill $LGPU_RELEASE_PID", {"run", "--name", "holder", "--idle-after", "1h"});
+  AwaitIdleHolder();
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, AskFor500()), "error 2");
+  EXPECT_THAT(Run({"events"}).out, ::testing::Not(HasSubstr("asked to give way")));
+  End(*asker);
+  // Another program of the lease lowers it for all.
+  EXPECT_EQ(Run({"exec", "-q", "--idle-after", "1500ms", "holder", "--", "true"}).code, 0);
+  auto next = StartAsker();
+  AwaitIdleHolder();
+  EXPECT_EQ(Ask(*next, AskFor500()), "ok");
+  EXPECT_EQ(holder->Wait(), 128 + SIGTERM);
+  End(*next);
+}
+
+TEST_F(ReleaseTest, TheIdleTimeOfALeaseSurvivesARestartOfTheDaemon) {
+  StartMachine();
+  ASSERT_EQ(Run({"create", "--name", "holder", "--idle-after", "90m"}).code, 0);
+  const auto idle_after = [&] {
+    return json::parse(Run({"inspect", "holder", "--json"}).out)["idle_after_seconds"];
+  };
+  EXPECT_EQ(idle_after(), 5400);
+  RestartDaemon();
+  EXPECT_EQ(idle_after(), 5400);
+  EXPECT_THAT(Run({"inspect", "holder"}).out, HasSubstr("idle after  90m: it may be asked to give way then"));
+  EXPECT_EQ(Run({"exec", "-q", "--idle-after", "2", "holder", "--", "true"}).code, 0);
+  RestartDaemon();
+  EXPECT_EQ(idle_after(), 2);
+}
+
+TEST_F(ReleaseTest, AnIdleTimeBelowASecondIsRefused) {
+  StartMachine();
+  ASSERT_EQ(Run({"create", "--name", "holder"}).code, 0);
+  const std::string why = "--idle-after 900ms: a lease is idle for 1s at least";
+  EXPECT_THAT(Run({"create", "--idle-after", "900ms"}).err, HasSubstr(why));
+  EXPECT_THAT(Run({"run", "--idle-after", "900ms", "--", "true"}).err, HasSubstr(why));
+  EXPECT_THAT(Run({"exec", "--idle-after", "900ms", "holder", "--", "true"}).err, HasSubstr(why));
+  EXPECT_THAT(Run({"create", "--idle-after", "soon"}).err,
+              HasSubstr("--idle-after: \"soon\" is not a duration"));
+  // So does lgpud, whoever asks.
+  v1::CreateLeaseRequest request = OneDevice(32 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  request.set_idle_after_ms(999);
+  const absl::Status refused = control_->CreateLease(request).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(),
+              HasSubstr("an idle time of 999 ms before the lease is asked to give way is too"));
 }
 
 TEST_F(ReleaseTest, TheHookSurvivesARestartOfTheDaemon) {

@@ -319,17 +319,18 @@ TEST_F(OneSourceTest, EveryNumberIsTheSameWhereverItIsShownAndIsExplained) {
   CompareCards(shown.ls, scrape);
   CompareDevices(shown.ls, scrape);
   CompareTotals(shown.ls, scrape);
-  // Metrics that no snapshot has: counts by reason or op, suspensions, times of grants and of idleness, build
-  // and uptime.
+  // Metrics that no snapshot has: counts by reason or op, suspensions, giving way, times of grants and of
+  // idleness, build and uptime.
   EXPECT_THAT(
       scrape.Unused(),
-      ::testing::IsSubsetOf({"lgpu_build_info", "lgpu_uptime_seconds", "lgpu_refusals_total",
-                             "lgpu_logical_device_idle_seconds", "lgpu_leases_reclaimed_total",
-                             "lgpu_ops_executed_total", "lgpu_op_placement_fallbacks_total",
-                             "lgpu_allocation_duration_seconds_bucket",
-                             "lgpu_allocation_duration_seconds_sum", "lgpu_allocation_duration_seconds_count",
-                             "lgpu_suspensions_total", "lgpu_resumptions_total",
-                             "lgpu_suspension_failures_total", "lgpu_suspension_moved_bytes_total"}));
+      ::testing::IsSubsetOf(
+          {"lgpu_build_info", "lgpu_uptime_seconds", "lgpu_refusals_total",
+           "lgpu_logical_device_idle_seconds", "lgpu_leases_reclaimed_total", "lgpu_ops_executed_total",
+           "lgpu_op_placement_fallbacks_total", "lgpu_allocation_duration_seconds_bucket",
+           "lgpu_allocation_duration_seconds_sum", "lgpu_allocation_duration_seconds_count",
+           "lgpu_suspensions_total", "lgpu_resumptions_total", "lgpu_suspension_failures_total",
+           "lgpu_suspension_moved_bytes_total", "lgpu_give_way_asks_total", "lgpu_give_way_answers_total",
+           "lgpu_give_way_given_bytes_total", "lgpu_give_way_wait_seconds_total"}));
 
   const std::string docs = ReadWholeFile(LGPU_STATISTICS_PAGE).value_or("");
   std::set<std::string> keys;

@@ -86,6 +86,23 @@ TEST_F(GivingWayTest, AnIdleLeaseIsAskedAndTheRequestWaitsLongerThanItAskedFor) 
   ExpectInStep();
 }
 
+TEST_F(GivingWayTest, AViewNamesTheRequestUntilTheLeaseHasAnswered) {
+  AddHook(0);
+  Hold(Program(0), devices_[0], 256_MiB);
+  EXPECT_TRUE(giving_way_.Views().empty());
+  Ask(1, 100_MiB);
+  const std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  const std::vector<GivingWayView> views = giving_way_.Views();
+  ASSERT_EQ(views.size(), 1u);
+  EXPECT_EQ(views[0].lease, LeaseKey{1});
+  EXPECT_EQ(views[0].for_owner, "bob");
+  EXPECT_EQ(views[0].for_lease, "bob");
+  EXPECT_EQ(views[0].for_pid, 101);
+  Answer(0, orders[0], ReleaseOutcome::kDone);
+  EXPECT_TRUE(giving_way_.Views().empty());
+}
+
 TEST_F(GivingWayTest, WhatAnAskedLeaseGivesIsTheHeadsAlone) {
   AddHook(0);
   const ChunkId first = Hold(Program(0), devices_[0], 128_MiB);
@@ -136,6 +153,22 @@ TEST_F(GivingWayTest, ALongerIdleLeaseThatIsTooSmallIsLeftOut) {
   EXPECT_TRUE(giving_way_.TakeOrders(Runner(0)).empty());
 }
 
+TEST_F(GivingWayTest, TheHooksOfALeaseTakeTurns) {
+  AddHook(0);
+  const SessionId second{21};
+  AddSession(second, 300);
+  tables_.sessions[second].runs_release = true;
+  Hold(Program(0), devices_[0], 256_MiB);
+  Ask(1, 100_MiB);
+  const std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_TRUE(giving_way_.TakeOrders(second).empty()) << "one hook for one request";
+  Answer(0, orders[0], ReleaseOutcome::kNotIdle);
+  Ask(1, 100_MiB);
+  EXPECT_EQ(giving_way_.TakeOrders(second).size(), 1u);
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(0)).empty());
+}
+
 TEST_F(GivingWayTest, ALeaseInUseIsAskedAsSoonAsItIsIdle) {
   AddHook(0);
   Hold(Program(0), devices_[0], 256_MiB);
@@ -147,6 +180,19 @@ TEST_F(GivingWayTest, ALeaseInUseIsAskedAsSoonAsItIsIdle) {
   EXPECT_TRUE(giving_way_.TakeOrders(Runner(0)).empty());
   Pass(milliseconds(200));
   EXPECT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+}
+
+TEST_F(GivingWayTest, ALeaseIsAskedWhenItHasBeenIdleForAsLongAsItsOwnerSaid) {
+  AddHook(0);
+  Hold(Program(0), devices_[0], 256_MiB);
+  tables_.devices.at(devices_[0]).last_use = now_;
+  tables_.devices.at(devices_[0]).idle_after = seconds(10);
+  tables_.sessions.at(Runner(0)).release.took = seconds(20);
+  Ask(1, 100_MiB, seconds(30));
+  Pass(seconds(10) - milliseconds(1));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(0)).empty());
+  Pass(milliseconds(1) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u) << "the time that its hook took does not count";
 }
 
 TEST_F(GivingWayTest, ALeaseThatWaitsItselfIsNotAsked) {
@@ -260,6 +306,170 @@ TEST_F(GivingWayTest, TheEndOfASessionThatRunsAHookEndsTheWaiting) {
   trims_.Stop(Runner(0));
   Pass(seconds(2));
   EXPECT_TRUE(IsRefused(bob.id));
+}
+
+TEST_F(GivingWayTest, CountersTellWhatCameOfAsksAndHowLongRequestsWaited) {
+  AddHook(0);
+  const ChunkId chunk = Hold(Program(0), devices_[0], 256_MiB);
+  const Asked bob = Ask(1, 100_MiB);
+  std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(giving_way_.counters().asks, 1u);
+  Pass(seconds(3));
+  Answer(0, orders[0], ReleaseOutcome::kFailed);
+  Pass(seconds(0));
+  EXPECT_TRUE(IsRefused(bob.id));
+  EXPECT_EQ(giving_way_.counters().in_vain, 1u);
+  EXPECT_EQ(giving_way_.counters().gave, 0u);
+  EXPECT_EQ(giving_way_.counters().waited, seconds(3));
+  Pass(GivingWay::kFirstRest);
+  Ask(1, 100_MiB);
+  orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  Pass(seconds(2));
+  Free(chunk);
+  const GivingWayCounters counters = giving_way_.counters();
+  EXPECT_EQ(counters.asks, 2u);
+  EXPECT_EQ(counters.gave, 1u);
+  EXPECT_EQ(counters.in_vain, 1u);
+  EXPECT_EQ(counters.bytes, 256_MiB);
+  EXPECT_EQ(counters.waited, seconds(5));
+}
+
+TEST_F(GivingWayTest, ARequestThatIsGivenUpPaysForAsLongAsItMadeALeaseGiveWay) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  const Asked bob = Ask(1, 20_MiB);
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  clock_.Withdraw(bob.id);
+  Ask(1, 20_MiB, seconds(30));
+  Pass(seconds(7) - milliseconds(1));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty()) << "it pays";
+  Pass(milliseconds(1) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u) << "it has paid";
+}
+
+TEST_F(GivingWayTest, ThePriceIsASecondAtLeast) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  clock_.Withdraw(Ask(1, 20_MiB).id);
+  Ask(1, 20_MiB, seconds(30));
+  Pass(AskerAccounts::kLeastPaid - milliseconds(1));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty());
+  Pass(milliseconds(1) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u);
+}
+
+TEST_F(GivingWayTest, AProgramThatEndsPaysAndANewOneOfItsUserPaysInItsPlace) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  Ask(1, 20_MiB);
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  requests_.Drop(Program(1));
+  AddSession(SessionId{21}, 300);
+  tables_.sessions[SessionId{21}].lease = LeaseKey{9};
+  tables_.sessions[SessionId{21}].waits_longer = true;
+  const LogicalId device = AddDevice(256_MiB);
+  tables_.devices.at(device).spec.lease = LeaseKey{9};
+  tables_.devices.at(device).spec.owner = "bob";
+  Place(SessionId{21}, device, 20_MiB, seconds(30));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty()) << "the new lease is of the same user";
+  Pass(seconds(7) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u);
+}
+
+TEST_F(GivingWayTest, OtherUsersDoNotPay) {
+  AddHook(0);
+  Hold(Program(0), devices_[0], 256_MiB);
+  const Asked bob = Ask(1, 20_MiB);
+  const std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(0));
+  ASSERT_EQ(orders.size(), 1u);
+  Pass(seconds(7));
+  clock_.Withdraw(bob.id);
+  Answer(0, orders[0], ReleaseOutcome::kNotIdle);
+  Ask(2, 20_MiB);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+}
+
+TEST_F(GivingWayTest, WithoutAUserTheLeasePays) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  for (const LogicalId device : devices_) tables_.devices.at(device).spec.owner.clear();
+  const Asked bob = Ask(1, 20_MiB);
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  clock_.Withdraw(bob.id);
+  Ask(1, 20_MiB, seconds(30));
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty());
+  AddSession(SessionId{21}, 300);
+  tables_.sessions[SessionId{21}].lease = LeaseKey{9};
+  tables_.sessions[SessionId{21}].waits_longer = true;
+  const LogicalId device = AddDevice(256_MiB);
+  tables_.devices.at(device).spec.lease = LeaseKey{9};
+  Place(SessionId{21}, device, 20_MiB, seconds(30));
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u) << "another lease does not pay";
+}
+
+TEST_F(GivingWayTest, RequestsThatAreServedOrRefusedCostNothing) {
+  AddHook(0);
+  AddHook(2);
+  const ChunkId chunk = Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  const Asked served = Ask(1, 20_MiB);
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  Free(chunk);
+  ASSERT_TRUE(Continue(served.id).making);
+  const Asked refused = Ask(1, 140_MiB);
+  const std::vector<ReleaseOrder> orders = giving_way_.TakeOrders(Runner(2));
+  ASSERT_EQ(orders.size(), 1u) << "the one that was served cost nothing";
+  Pass(seconds(7));
+  Answer(2, orders[0], ReleaseOutcome::kNotIdle);
+  ASSERT_TRUE(IsRefused(refused.id));
+  Ask(1, 140_MiB);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u) << "the one that was refused cost nothing";
+}
+
+TEST_F(GivingWayTest, ALeaseThatIsNotMadeAfterAllPays) {
+  AddHook(0);
+  AddHook(2);
+  Hold(Program(0), devices_[0], 128_MiB);
+  Hold(Program(2), devices_[2], 128_MiB);
+  const auto make = [&] {
+    Waiter waiter;
+    waiter.spec = {.session = {},
+                   .device = {},
+                   .at_least = 20_MiB,
+                   .wanted = {},
+                   .asked_at = now_,
+                   .deadline = Broker::TimePoint::max()};
+    waiter.card = card_;
+    waiter.user = "dan";
+    waiter.guarantee = {.what = GuaranteeWish::For::kLease,
+                        .spec = {.card = card_, .limit = 20_MiB, .lease = {}, .lease_name = "new"},
+                        .size = {.limit = 20_MiB, .guarantee = 20_MiB}};
+    const WaiterId id = waiting_.NewWaiter();
+    EXPECT_FALSE(requests_.Settle(id, waiter));
+    return id;
+  };
+  const WaiterId first = make();
+  ASSERT_EQ(giving_way_.TakeOrders(Runner(0)).size(), 1u);
+  Pass(seconds(7));
+  clock_.Withdraw(first);
+  make();
+  EXPECT_TRUE(giving_way_.TakeOrders(Runner(2)).empty());
+  Pass(seconds(7) + GivingWay::kLookEvery);
+  EXPECT_EQ(giving_way_.TakeOrders(Runner(2)).size(), 1u);
 }
 
 TEST_F(GivingWayTest, AnAnswerToAnotherSessionsOrderIsAnError) {
