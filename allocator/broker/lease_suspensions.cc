@@ -368,7 +368,9 @@ std::optional<LeaseSuspensions::Info> LeaseSuspensions::Find(LeaseKey lease) con
   BrokerLock lock(core_);
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end()) return std::nullopt;
-  return Info{.is_parked = found->second.is_parked, .parked = ParkedOf(lease)};
+  return Info{.is_parked = found->second.is_parked,
+              .parked = ParkedOf(lease),
+              .has_programs = !MovedSessions(core_.tables, lease).empty()};
 }
 
 }  // namespace lgpu

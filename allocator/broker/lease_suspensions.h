@@ -80,6 +80,7 @@ class LeaseSuspensions {
   struct Info {
     bool is_parked = false;
     Bytes parked;
+    bool has_programs = false;  // of those that were moved, one has not ended
   };
   /// Nothing: the lease was not begun.
   std::optional<Info> Find(LeaseKey lease) const;

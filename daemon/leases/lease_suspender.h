@@ -49,6 +49,9 @@ class LeaseSuspender {
   absl::StatusOr<v1::ResumeLeaseResponse> Resume(const Caller& caller, const std::string& lease,
                                                  Clock::time_point deadline,
                                                  const std::function<bool()>& is_given_up);
+  /// Makes leases whose suspended programs have all ended ordinary ones again; those whose guarantees do not
+  /// fit now stay as they are. To be called now and then.
+  void EndEmpty();
   /// Ends all waits.
   void Close();
 

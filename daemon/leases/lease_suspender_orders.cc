@@ -58,6 +58,23 @@ void LeaseSuspender::RunnerBack(const SessionState& runner) {
   WakeRunner(runner.id());
 }
 
+void LeaseSuspender::EndEmpty() {
+  for (const LeaseKey key : leases_.EmptySuspensions()) {
+    {
+      MutexLock lock(mutex_);
+      if (!resuming_.insert(key).second) continue;
+    }
+    if (leases_.TakeBack(key, {}).ok()) {
+      leases_.EndSuspension(key);
+      leases_.TellOf(key, [](const LeaseEvents& events, const Lease& lease) {
+        events.Suspended(lease, "is not suspended any more: its suspended programs have ended");
+      });
+    }
+    MutexLock lock(mutex_);
+    resuming_.erase(key);
+  }
+}
+
 bool LeaseSuspender::HasOpenOrder(LeaseKey lease) const {
   return std::any_of(orders_.begin(), orders_.end(),
                      [lease](const auto& entry) { return entry.second.nobody_waits == lease; });

@@ -137,6 +137,8 @@ class LeaseTable {
   void EndSuspension(LeaseKey key);
   /// The programs cannot be resumed: their memory is in no account, and stays so.
   void FailSuspension(LeaseKey key, const std::string& why);
+  /// Leases in host memory, or FAILED, whose suspended programs have all ended.
+  std::vector<LeaseKey> EmptySuspensions() const;
   /// The suspensions of restored leases, after their sessions.
   void RestoreSuspensions();
 

@@ -85,7 +85,18 @@ absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms)
 bool LeaseTable::HasSuspendedPrograms(const Lease& lease) const {
   const auto suspension = broker_.suspensions().Find(lease.key);
   if (!suspension || (lease.suspended && !lease.suspended->failed().empty())) return false;
-  return !suspension->is_parked || !suspension->parked.is_zero();  // or they are on the way
+  return !suspension->is_parked || suspension->has_programs;  // or they are on the way
+}
+
+std::vector<LeaseKey> LeaseTable::EmptySuspensions() const {
+  std::vector<LeaseKey> keys;
+  MutexLock lock(mutex_);
+  for (const auto& [key, lease] : leases_) {
+    if (!lease.suspended || lease.ending || !lease.ready) continue;
+    const auto suspension = broker_.suspensions().Find(key);
+    if (suspension && suspension->is_parked && !suspension->has_programs) keys.push_back(key);
+  }
+  return keys;
 }
 
 void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }

@@ -213,6 +213,27 @@ TEST_F(SuspendTest, AProgramThatIsKilledMeanwhileEndsItsLease) {
   End(*asker);
 }
 
+TEST_F(SuspendTest, ALeaseWhoseSuspendedProgramsHaveEndedIsAnOrdinaryOne) {
+  StartMachine();
+  EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB", "--growth", "--guarantee", "512MiB"}).code, 0);
+  auto holder = StartHolder("exec");
+  const pid_t pid = HolderPid();
+  ASSERT_EQ(Suspend().code, 0);
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, AskFor500()), "ok");
+  const auto is_suspended = [&] { return Run({"ls"}).out.find("SUSPENDED") != std::string::npos; };
+  ::kill(pid, SIGKILL);
+  holder->Wait();
+  EXPECT_FALSE(Eventually([&] { return !is_suspended(); }, std::chrono::seconds(3)))
+      << "its guarantee has no room";
+  EXPECT_EQ(Ask(*asker, "free b"), "ok");
+  EXPECT_TRUE(Eventually([&] { return !is_suspended(); }));
+  EXPECT_EQ(Ask(*asker, absl::StrCat("alloc c plain ", 600 * kMiB)), "error 2") << "512 MiB are set aside";
+  EXPECT_THAT(Run({"events"}).out, HasSubstr("its suspended programs have ended"));
+  EXPECT_EQ(Run({"rm", "holder"}).code, 0);
+  End(*asker);
+}
+
 TEST_F(SuspendTest, WithoutTheParentThatMovesItAProgramStaysWhereItIs) {
   StartMachine();
   auto holder = StartHolder();

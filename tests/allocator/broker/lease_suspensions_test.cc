@@ -95,6 +95,18 @@ TEST_F(LeaseSuspensionsTest, ItsMemoryIsChargedAgainWholeOrNotAtAll) {
   EXPECT_EQ(suspensions().Find(kAnn), std::nullopt);
 }
 
+TEST_F(LeaseSuspensionsTest, ALeaseWhoseProgramsHaveEndedIsTakenBackWithItsGuaranteeAlone) {
+  Device(1_GiB, kAnn);
+  const SessionId program = Program(1, kAnn);
+  Charged(program, 800_MiB);
+  Suspend(kAnn);
+  EXPECT_TRUE(suspensions().Find(kAnn)->has_programs);
+  broker_->StartDraining(program);
+  EXPECT_FALSE(suspensions().Find(kAnn)->has_programs);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(CardFree(), 1_GiB);
+}
+
 TEST_F(LeaseSuspensionsTest, APlaceInTheQueueSetsItsMemoryAside) {
   Device(1_GiB, kAnn);
   Device(1_GiB, kBob);
