@@ -6,6 +6,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/lease_suspensions.h"
 #include "allocator/broker/reservations.h"
@@ -52,10 +53,14 @@ bool IsStopped(std::int64_t pid) {
   return end != std::string::npos && end + 2 < stat.size() && stat[end + 2] == 'T';
 }
 
+std::string NameOf(const SessionState& program) {
+  return absl::StrCat(program.identity().command, " (pid ", program.process().pid, ")");
+}
+
 absl::Status NoRunner(const SessionState& program) {
   return absl::FailedPreconditionError(absl::StrCat(
-      program.identity().command, " (pid ", program.process().pid,
-      ") has no `lgpu run` or `lgpu exec` above it that could move it; start it with one of them"));
+      NameOf(program),
+      " has no `lgpu run` or `lgpu exec` above it that could move it; start it with one of them"));
 }
 
 // To a caller these codes of gRPC say that lgpud itself is gone, or silent.
@@ -113,18 +118,52 @@ void LeaseSuspender::WakeRunner(SessionId runner) const {
   if (const std::shared_ptr<SessionState> session = sessions_.Find(runner)) session->waker()->Wake();
 }
 
+bool LeaseSuspender::CanMove(SessionId runner) const {
+  const std::shared_ptr<SessionState> session = sessions_.Find(runner);
+  return session != nullptr && session->identity().suspends && session->phase() == SessionState::Phase::kLive;
+}
+
 SessionId LeaseSuspender::RunnerOf(const Lease& lease, std::int64_t pid) const {
+  if (lease.suspended) {
+    const LeaseTable::Movers movers = LeaseTable::MoversOf(*lease.suspended);
+    // Its parents may be others by now.
+    if (const auto mover = movers.find(pid); mover != movers.end() && CanMove(mover->second)) {
+      return mover->second;
+    }
+  }
   std::map<std::int64_t, SessionId> runners;
   for (const SessionId id : lease.live) {
     const std::shared_ptr<SessionState> session = sessions_.Find(id);
-    if (session == nullptr || !session->identity().suspends) continue;
-    if (session->phase() == SessionState::Phase::kLive) runners[session->process().pid] = id;
+    if (session != nullptr && CanMove(id)) runners[session->process().pid] = id;
   }
   for (int i = 0; i < kMostGenerations && pid > 1; ++i) {
     if (const auto found = runners.find(pid); found != runners.end()) return found->second;
     pid = ParentProcess(pid);
   }
   return SessionId();
+}
+
+absl::Status LeaseSuspender::CannotBeResumed(
+    const Lease& lease, const std::vector<std::shared_ptr<SessionState>>& programs) const {
+  const LeaseTable::Movers movers = LeaseTable::MoversOf(*lease.suspended);
+  std::vector<std::string> names, pids;
+  for (const std::shared_ptr<SessionState>& program : programs) {
+    const auto mover = movers.find(program->process().pid);
+    const std::shared_ptr<SessionState> runner =
+        mover == movers.end() ? nullptr : sessions_.Find(mover->second);
+    if (runner != nullptr && runner->phase() == SessionState::Phase::kAbsent && !runner->process().IsGone()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the `lgpu run` or `lgpu exec` (pid ", runner->process().pid, ") of ",
+                       NameOf(*program), " has not come back to this lgpud yet\ntry: again in a moment"));
+    }
+    names.push_back(NameOf(*program));
+    pids.push_back(absl::StrCat(program->process().pid));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      absl::StrJoin(names, ", "), names.size() == 1 ? " stays" : " stay",
+      " suspended: the `lgpu run` or `lgpu exec` that could move ", names.size() == 1 ? "it" : "them",
+      " back has ended\ntry: kill -9 ", absl::StrJoin(pids, " "), ", and lgpu resume ", lease.name,
+      " for the other programs; or lgpu rm --kill ", lease.name));
 }
 
 absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease& lease) const {
@@ -134,11 +173,15 @@ absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease&
   }
   Programs programs;
   std::set<std::int64_t> pids;  // a process may have several sessions
+  std::vector<std::shared_ptr<SessionState>> without_runner;
   for (const SessionId id : with_memory) {
     const std::shared_ptr<SessionState> session = sessions_.Find(id);
     if (session == nullptr || !pids.insert(session->process().pid).second) continue;
     const SessionId runner = RunnerOf(lease, session->process().pid);
-    if (!runner) return NoRunner(*session);
+    if (!runner) {
+      without_runner.push_back(session);
+      continue;
+    }
     const std::shared_ptr<SessionState> parent = sessions_.Find(runner);
     if (parent != nullptr && IsStopped(parent->process().pid)) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -149,7 +192,16 @@ absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease&
     name.set_pid(session->process().pid);
     name.set_start_time(session->process().start_time);
   }
-  return programs;
+  if (without_runner.empty()) return programs;
+  return lease.suspended ? CannotBeResumed(lease, without_runner) : NoRunner(*without_runner.front());
+}
+
+LeaseTable::Movers LeaseSuspender::MoversOf(const Programs& programs) {
+  LeaseTable::Movers movers;
+  for (const auto& [runner, processes] : programs) {
+    for (const v1::ProcessName& process : processes) movers[process.pid()] = runner;
+  }
+  return movers;
 }
 
 std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
@@ -231,7 +283,7 @@ absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& program
                                           std::string(back.message()), "\ntry: lgpu rm --kill ", lease.name));
 }
 
-absl::Status LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes) {
+absl::StatusOr<LeaseTable::Movers> LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const Programs programs, ProgramsOf(lease));
   std::vector<std::int64_t> pids;
   for (const auto& [runner, processes] : programs) {
@@ -248,7 +300,8 @@ absl::Status LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes) {
     on_the_way_ -= bytes;
   };
   LGPU_RETURN_IF_ERROR(CheckHostMemory(pids, all));
-  return MoveOut(lease, programs, bytes);
+  LGPU_RETURN_IF_ERROR(MoveOut(lease, programs, bytes));
+  return MoversOf(programs);
 }
 
 void LeaseSuspender::Observe(const Lease& lease) {
@@ -262,17 +315,18 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
   const Clock::time_point began = Clock::now();
   LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginSuspension(caller, name));
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
-  if (const absl::Status moved = MoveOutInRoom(lease, bytes); !moved.ok()) {
+  const absl::StatusOr<LeaseTable::Movers> moved = MoveOutInRoom(lease, bytes);
+  if (!moved.ok()) {
     leases_.EndSuspension(lease.key);
-    Tell(lease, absl::StrCat("could not be suspended: ", std::string(moved.message())));
+    Tell(lease, absl::StrCat("could not be suspended: ", std::string(moved.status().message())));
     MutexLock lock(mutex_);
     ++counters_.failures;
-    return AsAnswer(moved);
+    return AsAnswer(moved.status());
   }
   v1::SuspendLeaseResponse response;
   response.set_lease_id(lease.id);
   response.set_lease_name(lease.name);
-  response.set_bytes(leases_.Park(lease.key).count());
+  response.set_bytes(leases_.Park(lease.key, *moved).count());
   response.set_took_ms(MsSince(began));
   Observe(lease);
   Tell(lease, absl::StrCat("suspended: ", FormatBytes(Bytes(response.bytes())), " in host memory after ",
@@ -352,7 +406,7 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
   const absl::StatusOr<Programs> programs = ProgramsOf(lease);
   if (!programs.ok()) {  // none was told anything: they are suspended as before
-    leases_.Park(lease.key);
+    leases_.Park(lease.key, LeaseTable::MoversOf(*lease.suspended));
     Observe(lease);
     return programs.status();
   }

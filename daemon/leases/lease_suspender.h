@@ -86,12 +86,17 @@ class LeaseSuspender {
     std::set<SessionId> silent;            // did not answer in time: it may still do what it was told
   };
   absl::StatusOr<Programs> ProgramsOf(const Lease& lease) const;
-  /// The runner of the lease that is an ancestor of the process.
+  static LeaseTable::Movers MoversOf(const Programs& programs);
+  /// The runner that has moved the process, else one of the lease that is an ancestor of it.
   SessionId RunnerOf(const Lease& lease, std::int64_t pid) const;
+  bool CanMove(SessionId runner) const;
+  /// Why suspended programs of the lease without a runner stay suspended.
+  absl::Status CannotBeResumed(const Lease& lease,
+                               const std::vector<std::shared_ptr<SessionState>>& programs) const;
   /// Has the programs moved; where that fails, all runners have undone what they did, as far as they can.
   absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes);
   /// With host memory for all suspensions that run.
-  absl::Status MoveOutInRoom(const Lease& lease, Bytes bytes);
+  absl::StatusOr<LeaseTable::Movers> MoveOutInRoom(const Lease& lease, Bytes bytes);
   Answers MoveBack(const Lease& lease, const Programs& programs, Bytes bytes) {
     return Run(lease, programs, /*resume=*/true, bytes);
   }

@@ -128,8 +128,11 @@ class LeaseTable {
   // Suspension (LeaseSuspender): as the calls of LeaseSuspensions, with the journal in step.
   /// A copy of the lease, whose requests wait from here on.
   absl::StatusOr<Lease> BeginSuspension(const Caller& caller, const std::string& lease);
-  /// Returns the bytes; none where the lease is gone.
-  Bytes Park(LeaseKey key);
+  /// By process: the session of the runner that has moved it.
+  using Movers = std::map<std::int64_t, SessionId>;
+  /// Returns the bytes; none where the lease is gone. The next lgpud knows the movers too.
+  Bytes Park(LeaseKey key, const Movers& movers);
+  static Movers MoversOf(const v1::JournalSuspended& record);
   /// A copy of the lease, which is suspended. FAILED_PRECONDITION: it is not, or it cannot be resumed.
   absl::StatusOr<Lease> FindSuspended(const Caller& caller, const std::string& lease) const;
   /// When this is OK the next lgpud charges it too.

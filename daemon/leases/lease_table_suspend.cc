@@ -37,13 +37,24 @@ v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
   return record;
 }
 
-Bytes LeaseTable::Park(LeaseKey key) {
+LeaseTable::Movers LeaseTable::MoversOf(const v1::JournalSuspended& record) {
+  Movers movers;
+  for (const v1::JournalMover& mover : record.movers()) movers[mover.pid()] = SessionId{mover.session_id()};
+  return movers;
+}
+
+Bytes LeaseTable::Park(LeaseKey key, const Movers& movers) {
   Bytes parked;
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
     if (found == leases_.end() || !broker_.suspensions().Find(key)) return Bytes();
-    found->second.suspended = SuspendedRecord(key);
+    v1::JournalSuspended& record = found->second.suspended.emplace(SuspendedRecord(key));
+    for (const auto& [pid, session] : movers) {
+      v1::JournalMover& mover = *record.add_movers();
+      mover.set_pid(pid);
+      mover.set_session_id(session.value);
+    }
     // Before the memory is anybody's: a grant of it is behind this record in the journal.
     NoteLease(found->second);
     parked = broker_.suspensions().Park(key);
@@ -69,16 +80,17 @@ absl::StatusOr<Lease> LeaseTable::FindSuspended(const Caller& caller, const std:
 }
 
 absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms) {
+  Movers movers;
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
     if (found == leases_.end()) return absl::NotFoundError("the lease has ended");
     LGPU_RETURN_IF_ERROR(broker_.suspensions().TakeBack(key, rooms));
-    found->second.suspended.reset();
+    if (const auto record = std::exchange(found->second.suspended, std::nullopt)) movers = MoversOf(*record);
     NoteLease(found->second);
   }
   const absl::Status kept = Commit();
-  if (!kept.ok()) Park(key);  // the next lgpud would give the memory to others
+  if (!kept.ok()) Park(key, movers);  // the next lgpud would give the memory to others
   return kept;
 }
 

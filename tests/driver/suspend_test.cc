@@ -24,17 +24,26 @@ class SuspendTest : public ShimTest {
  protected:
   SuspendTest() : ShimTest({.total = 1024_MiB}) {}
 
-  std::unique_ptr<ChildProgram> StartHolder(const std::string& verb = "run") {
+  std::unique_ptr<ChildProgram> StartHolder(const std::string& verb = "run",
+                                            std::uint64_t bytes = 800 * kMiB) {
     const std::vector<std::string> in = verb == "exec" ? std::vector<std::string>{"exec", "holder"}
                                                        : std::vector<std::string>{"run", "--name", "holder"};
-    std::vector<std::string> words = in;
-    words.insert(words.end(), {"--", LGPU_CHECKPOINT_CLIENT});
-    const ChildProgram::Options options = Lgpu(words);
-    auto holder = StartProgram(options.argv, options.environment);
-    EXPECT_EQ(Ask(*holder, "start"), "ok");
-    EXPECT_EQ(Ask(*holder, absl::StrCat("alloc ", 800 * kMiB)), "ok");
+    auto holder = StartCommand(in, {LGPU_CHECKPOINT_CLIENT});
+    Allocate(*holder, bytes);
     return holder;
   }
+  std::unique_ptr<ChildProgram> StartCommand(std::vector<std::string> words,
+                                             const std::vector<std::string>& command) {
+    words.emplace_back("--");
+    words.insert(words.end(), command.begin(), command.end());
+    const ChildProgram::Options options = Lgpu(words);
+    return StartProgram(options.argv, options.environment);
+  }
+  static void Allocate(ChildProgram& holder, std::uint64_t bytes) {
+    EXPECT_EQ(Ask(holder, "start"), "ok");
+    EXPECT_EQ(Ask(holder, absl::StrCat("alloc ", bytes)), "ok");
+  }
+  void CreateHoldersLease() { EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB"}).code, 0); }
   std::unique_ptr<ChildProgram> StartAsker() {
     return Start("1GiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});  // it waits 500 ms for memory
   }
@@ -241,9 +250,46 @@ TEST_F(SuspendTest, WithoutTheParentThatMovesItAProgramStaysWhereItIs) {
   ASSERT_EQ(Suspend().code, 0);
   holder->Signal(SIGKILL);  // lgpu run itself
   holder->Wait();
-  EXPECT_TRUE(Eventually([&] { return Resume().err.find("no `lgpu run`") != std::string::npos; }))
+  EXPECT_TRUE(Eventually([&] { return Resume().err.find("has ended\ntry: kill -9 ") != std::string::npos; }))
       << Resume().err;
   ::kill(pid, SIGKILL);
+}
+
+TEST_F(SuspendTest, AProgramWithoutARunnerIsNamedAndTheOthersAreResumedWhenItHasEnded) {
+  StartMachine();
+  CreateHoldersLease();
+  auto first = StartHolder("exec", 300 * kMiB);
+  const pid_t lost = HolderPid();
+  auto second = StartHolder("exec", 300 * kMiB);
+  ASSERT_EQ(Suspend().code, 0);
+  first->Signal(SIGKILL);  // lgpu exec itself
+  first->Wait();
+  const std::string advice = absl::StrCat("try: kill -9 ", lost, ", and lgpu resume holder");
+  EXPECT_TRUE(Eventually([&] { return Resume().err.find(advice) != std::string::npos; })) << Resume().err;
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("SUSPENDED"));
+  ::kill(lost, SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Resume().code == 0; })) << Resume().err;
+  EXPECT_EQ(Ask(*second, "compare"), "same");
+  End(*second);
+}
+
+TEST_F(SuspendTest, AProgramWhoseParentHasEndedIsResumedByTheRunnerThatMovedIt) {
+  StartMachine();
+  CreateHoldersLease();
+  const std::string inner = absl::StrCat("echo $$; ", LGPU_CHECKPOINT_CLIENT, "; :");
+  auto holder = StartCommand({"exec", "holder"},
+                             {"sh", "-c", absl::StrCat("sh -c '", inner, "'; while sleep 0.1; do :; done")});
+  const pid_t between = std::stoi(holder->ReadLine().value_or("0"));
+  ASSERT_GT(between, 1);
+  Allocate(*holder, 300 * kMiB);
+  ASSERT_EQ(Suspend().code, 0);
+  ::kill(between, SIGKILL);
+  RestartDaemon();
+  EXPECT_TRUE(Eventually([&] { return Resume().code == 0; })) << Resume().err;
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  holder->WriteLine("exit");
+  holder->Signal(SIGTERM);
+  holder->Wait();
 }
 
 TEST_F(SuspendTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
@@ -324,7 +370,7 @@ TEST_F(SuspendTest, ALeaseThatEndsByTimeStaysWhileItsProgramsAreSuspended) {
 
 TEST_F(SuspendTest, ProgramsOfLgpuExecAreSuspendedToo) {
   StartMachine();
-  EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB"}).code, 0);
+  CreateHoldersLease();
   auto holder = StartHolder("exec");
   ASSERT_EQ(Suspend().code, 0);
   EXPECT_THAT(Run({"ls"}).out, HasSubstr("SUSPENDED"));
