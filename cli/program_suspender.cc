@@ -84,7 +84,7 @@ void ProgramSuspender::Run() {
     const char* const what = taken.order.resume ? "resumed" : "suspended";
     options_.Note(status.ok() ? absl::StrFormat("lgpu: %s after %.1fs", what, took.count())
                               : absl::StrCat("lgpu: cannot be ", what, ": ", status.message()));
-    session_.AnswerSuspend(taken, status);
+    session_.AnswerSuspend(taken, status, std::exchange(left_, {}));
   }
 }
 
@@ -113,7 +113,12 @@ absl::Status ProgramSuspender::SuspendAll(const std::set<pid_t>& pids, Clock::ti
 
 absl::Status ProgramSuspender::ResumeAll(std::set<pid_t> pids, Clock::time_point deadline) {
   absl::Status all;
-  for (const pid_t pid : pids) all.Update(ResumeOne(pid, deadline));
+  left_.clear();
+  for (const pid_t pid : pids) {
+    const absl::Status resumed = ResumeOne(pid, deadline);
+    all.Update(resumed);
+    if (!resumed.ok()) NoteIfLeft(pid);
+  }
   if (all.ok()) NoteSuspended(pids, false);
   return all;
 }
@@ -128,6 +133,13 @@ absl::Status ProgramSuspender::ResumeOne(pid_t pid, Clock::time_point deadline) 
     LGPU_RETURN_IF_ERROR(calls_.Restore(pid, TimeUntil(deadline)));
   }
   return calls_.Unlock(pid, TimeUntil(deadline));
+}
+
+void ProgramSuspender::NoteIfLeft(pid_t pid) {
+  const absl::StatusOr<CheckpointCalls::State> state = calls_.GetState(pid, kForState);
+  const absl::StatusOr<std::uint64_t> start_time = ProcessStartTime(pid);
+  if (!state.ok() || *state != CheckpointCalls::State::kCheckpointed || !start_time.ok()) return;
+  left_.push_back({.pid = pid, .start_time = *start_time});
 }
 
 void ProgramSuspender::NoteSuspended(const std::set<pid_t>& pids, bool are_suspended) {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
@@ -43,15 +44,18 @@ class ProgramSuspender {
   absl::Status StartThread();
   absl::Status Suspend(const wire::Suspend& order);
   absl::Status SuspendAll(const std::set<pid_t>& pids, Clock::time_point deadline);
-  /// Whatever state they are in. Where one fails they all count as suspended.
+  /// Whatever state they are in. Where one fails they all count as suspended, and left_ has those that are.
   absl::Status ResumeAll(std::set<pid_t> pids, Clock::time_point deadline);
   absl::Status ResumeOne(pid_t pid, Clock::time_point deadline);
+  void NoteIfLeft(pid_t pid);
   void NoteSuspended(const std::set<pid_t>& pids, bool are_suspended);
 
   DaemonConnection& session_;
   const CommonOptions& options_;
   const CheckpointCalls calls_;
-  std::set<pid_t> suspended_;  // of the thread: those that may not run
+  // Of the thread.
+  std::set<pid_t> suspended_;            // those that may not run
+  std::vector<wire::ProcessName> left_;  // what the order left in host memory
   Mutex mutex_;
   CondVar changed_;
   std::deque<DaemonConnection::SuspendOfDaemon> orders_ ABSL_GUARDED_BY(mutex_);

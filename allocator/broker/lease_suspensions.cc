@@ -314,6 +314,16 @@ absl::Status LeaseSuspensions::BeginAnyway(LeaseKey lease) {
   return absl::OkStatus();
 }
 
+void LeaseSuspensions::MoveOnly(LeaseKey lease, const std::set<std::int64_t>& pids) {
+  BrokerLock lock(core_);
+  const auto found = core_.tables.suspensions.find(lease);
+  if (found == core_.tables.suspensions.end() || found->second.is_parked) return;
+  std::erase_if(found->second.sessions, [&](SessionId id) {
+    const SessionEntry* const session = core_.tables.FindSession(id);
+    return session == nullptr || !pids.contains(session->pid);
+  });
+}
+
 void LeaseSuspensions::Fail(LeaseKey lease) {
   BrokerLock lock(core_);
   const auto found = core_.tables.suspensions.find(lease);

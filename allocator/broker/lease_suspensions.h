@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -64,6 +65,9 @@ class LeaseSuspensions {
   void End(LeaseKey lease);
   /// As Begin, if it is not begun, whatever the state of its sessions: an earlier broker had begun.
   absl::Status BeginAnyway(LeaseKey lease);
+  /// Of the processes that are moved only these are from here on: the others have their memory, and stay
+  /// charged. Nothing happens if the lease is parked, or was not begun.
+  void MoveOnly(LeaseKey lease, const std::set<std::int64_t>& pids);
   /// Its memory is in no account from here on, and its requests are refused. Nothing happens if it was not
   /// begun.
   void Fail(LeaseKey lease);

@@ -78,6 +78,14 @@ absl::Status NoRoomNow(const Lease& lease, const absl::Status& status) {
                    FormatBytes(refusal->asked)));
 }
 
+absl::Status FailedFor(const Lease& lease, const absl::Status& why, const std::set<std::int64_t>& left) {
+  const std::string pids = absl::StrJoin(left, " ");
+  return absl::InternalError(
+      absl::StrCat("the programs of lease ", lease.name, " cannot be resumed: ", std::string(why.message()),
+                   "\ntry: lgpu rm --kill ", lease.name,
+                   left.empty() ? "" : absl::StrCat(", or kill -9 ", pids, ", and all others go on")));
+}
+
 Bytes SumOf(const std::vector<LeaseSuspensions::Charge>& charges) {
   Bytes sum;
   for (const LeaseSuspensions::Charge& charge : charges) sum += charge.bytes;
@@ -245,6 +253,7 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
     const std::optional<absl::Status> answer = orders_.at(id).answer;
     answers.of[runner] = answer.value_or(closed_ ? absl::UnavailableError("lgpud is stopping") : none);
     if (!answer) answers.silent.insert(runner);
+    answers.left.insert(orders_.at(id).left.begin(), orders_.at(id).left.end());
     if (!answer && resume) {
       orders_.at(id).nobody_waits = lease.key;
     } else {
@@ -426,14 +435,12 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
                      " has its memory again, and its programs go on as soon as that one answers"));
   }
   if (!back.ok()) {
-    leases_.FailSuspension(lease.key, std::string(back.message()));
+    leases_.FailSuspension(lease.key, std::string(back.message()), answers.left);
     Observe(lease);
     Tell(lease, absl::StrCat("cannot be resumed: ", std::string(back.message())));
     MutexLock lock(mutex_);
     ++counters_.failures;
-    return absl::InternalError(absl::StrCat("the programs of lease ", lease.name,
-                                            " cannot be resumed: ", std::string(back.message()),
-                                            "\ntry: lgpu rm --kill ", lease.name));
+    return FailedFor(lease, back, answers.left);
   }
   leases_.EndSuspension(lease.key);
   response.set_bytes(bytes.count());

@@ -58,7 +58,9 @@ class LeaseSuspender {
   // Calls of runners' sessions.
   /// New orders; each is to be answered.
   std::vector<v1::Suspend> TakeOrders(SessionId runner);
-  void Answer(SessionId runner, std::uint64_t order, const absl::Status& status);
+  /// `left`: as in Suspended of session.proto.
+  void Answer(SessionId runner, std::uint64_t order, const absl::Status& status,
+              const std::set<std::int64_t>& left = {});
   /// A runner that has suspended programs has attested to this lgpud.
   void RunnerBack(const SessionState& runner);
   void RunnerGone(SessionId runner);
@@ -77,6 +79,7 @@ class LeaseSuspender {
     v1::Suspend frame;
     bool is_sent = false;
     std::optional<absl::Status> answer = {};
+    std::set<std::int64_t> left = {};           // processes, as the answer says
     std::optional<LeaseKey> nobody_waits = {};  // its answer decides about this lease
   };
   /// By their runners.
@@ -84,6 +87,7 @@ class LeaseSuspender {
   struct Answers {
     std::map<SessionId, absl::Status> of;  // each runner
     std::set<SessionId> silent;            // did not answer in time: it may still do what it was told
+    std::set<std::int64_t> left;           // processes that are in host memory still
   };
   absl::StatusOr<Programs> ProgramsOf(const Lease& lease) const;
   static LeaseTable::Movers MoversOf(const Programs& programs);

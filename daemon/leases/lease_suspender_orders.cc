@@ -19,7 +19,8 @@ std::vector<v1::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
   return frames;
 }
 
-void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Status& status) {
+void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Status& status,
+                            const std::set<std::int64_t>& left) {
   std::optional<LeaseKey> over;
   bool is_last = false;
   {
@@ -28,6 +29,7 @@ void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Stat
     if (found == orders_.end() || found->second.runner != runner) return;  // its time was over
     over = found->second.nobody_waits;
     found->second.answer = status;
+    found->second.left = left;
     if (over) orders_.erase(found);
     is_last = over && !HasOpenOrder(*over) && late_.erase(*over) > 0;
     answered_.NotifyAll();
@@ -37,7 +39,7 @@ void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Stat
     if (is_last) leases_.EndSuspension(*over);
     return;
   }
-  leases_.FailSuspension(*over, std::string(status.message()));
+  leases_.FailSuspension(*over, std::string(status.message()), left);
   leases_.TellOf(*over, [&](const LeaseEvents& events, const Lease& lease) {
     events.Suspended(lease, absl::StrCat("cannot be resumed: ", std::string(status.message())));
   });

@@ -138,8 +138,9 @@ class LeaseTable {
   /// When this is OK the next lgpud charges it too.
   absl::Status TakeBack(LeaseKey key, std::span<const WaiterId> rooms);
   void EndSuspension(LeaseKey key);
-  /// The programs cannot be resumed: their memory is in no account, and stays so.
-  void FailSuspension(LeaseKey key, const std::string& why);
+  /// The processes `left` cannot be resumed: their memory is in no account, and stays so. The lease's other
+  /// programs stay charged.
+  void FailSuspension(LeaseKey key, const std::string& why, const std::set<std::int64_t>& left);
   /// Leases in host memory, or FAILED, whose suspended programs have all ended.
   std::vector<LeaseKey> EmptySuspensions() const;
   /// The suspensions of restored leases, after their sessions.

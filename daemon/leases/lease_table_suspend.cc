@@ -113,7 +113,7 @@ std::vector<LeaseKey> LeaseTable::EmptySuspensions() const {
 
 void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }
 
-void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
+void LeaseTable::FailSuspension(LeaseKey key, const std::string& why, const std::set<std::int64_t>& left) {
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
@@ -121,6 +121,7 @@ void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
     // Of a suspension of an earlier lgpud's the account knows nothing. Where it cannot begin, the programs
     // keep their charges, and the journal says the same.
     if (!broker_.suspensions().BeginAnyway(key).ok()) return;
+    broker_.suspensions().MoveOnly(key, left);
     found->second.suspended = SuspendedRecord(key);
     found->second.suspended->set_failed(why);
     NoteLease(found->second);  // before the memory is anybody's, as in Park

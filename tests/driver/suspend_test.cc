@@ -2,8 +2,11 @@
 // another one, and goes on later with the same contents.
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <chrono>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,15 +71,23 @@ class SuspendTest : public ShimTest {
   static std::string AnswerOf(ChildProgram& program, std::chrono::milliseconds patience = kShort) {
     return program.ReadLine(patience).value_or("no answer");
   }
-  /// The process that holds the memory, below `lgpu run`.
-  pid_t HolderPid() {
+  /// What each process of the lease "holder" is charged.
+  std::map<pid_t, Bytes> HoldersCharges() {
+    std::map<pid_t, Bytes> charges;
     const v1::StatsSnapshot stats = Stats();
     for (const v1::LeaseStats& lease : stats.leases()) {
+      if (lease.name() != "holder") continue;
       for (const v1::SessionStats& session : lease.sessions()) {
-        if (lease.name() == "holder" && session.charged_bytes() > 0) return static_cast<pid_t>(session.pid());
+        if (session.charged_bytes() == 0) continue;
+        charges[static_cast<pid_t>(session.pid())] += Bytes(session.charged_bytes());
       }
     }
-    return 0;
+    return charges;
+  }
+  /// The process that holds the memory, below `lgpu run`.
+  pid_t HolderPid() {
+    const std::map<pid_t, Bytes> charges = HoldersCharges();
+    return charges.empty() ? 0 : charges.begin()->first;
   }
 };
 
@@ -207,6 +218,40 @@ TEST_F(SuspendTest, ALeaseWhoseProgramsCannotBeMovedBackHasFailed) {
   EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
   holder->Wait();
   End(*asker);
+}
+
+TEST_F(SuspendTest, ProgramsThatAreBackKeepTheirMemoryWhereAnotherOneCannotBeMovedBack) {
+  StartMachine();
+  CreateHoldersLease();
+  const std::string fifo = home_.path() + "/second";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const std::string client = LGPU_CHECKPOINT_CLIENT;
+  auto holder =
+      StartCommand({"exec", "holder"}, {"sh", "-c", absl::StrCat(client, " < '", fifo, "' & exec ", client)});
+  std::ofstream second(fifo);
+  Allocate(*holder, 300 * kMiB);
+  const pid_t back = HolderPid();
+  for (const std::string& line : {std::string("start"), absl::StrCat("alloc ", 400 * kMiB)}) {
+    second << line << std::endl;
+    EXPECT_EQ(AnswerOf(*holder, ChildProgram::kPatience), "ok");
+  }
+  std::map<pid_t, Bytes> charges = HoldersCharges();
+  EXPECT_EQ(charges.erase(back), 1u);
+  ASSERT_EQ(charges.size(), 1u);
+  const pid_t left = charges.begin()->first;
+  ASSERT_EQ(Suspend().code, 0);
+  machine_.FailCall("cuCheckpointProcessRestore", 304, 0, 1, left);
+  EXPECT_THAT(Resume().err, HasSubstr(absl::StrCat("kill -9 ", left, ", and all others go on")));
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  const std::map<pid_t, Bytes> kept = {{back, 300_MiB}};
+  EXPECT_EQ(HoldersCharges(), kept);
+  RestartDaemon();
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("FAILED"));
+  EXPECT_EQ(HoldersCharges(), kept) << "in the journal, too";
+  ::kill(left, SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Run({"ls"}).out.find("FAILED") == std::string::npos; }));
+  EXPECT_EQ(Ask(*holder, absl::StrCat("alloc ", 100 * kMiB)), "ok") << "it goes on as before";
+  End(*holder);
 }
 
 TEST_F(SuspendTest, AProgramThatIsKilledMeanwhileEndsItsLease) {

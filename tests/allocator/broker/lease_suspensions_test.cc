@@ -264,6 +264,26 @@ TEST_F(LeaseSuspensionsTest, RequestsOfALeaseThatCannotBeResumedAreRefused) {
   Charged(Program(2, kBob), 900_MiB);
 }
 
+TEST_F(LeaseSuspensionsTest, ProgramsThatAreBackStayChargedWhereAnotherOneCannotBeMovedBack) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  const SessionId back = Program(1, kAnn);
+  const SessionId left = Program(2, kAnn);
+  Charged(back, 300_MiB);
+  Charged(left, 400_MiB);
+  Suspend(kAnn);
+  ASSERT_EQ(suspensions().TakeBack(kAnn, {}), absl::OkStatus());
+  suspensions().MoveOnly(kAnn, {1002});
+  suspensions().Fail(kAnn);
+  Check();
+  EXPECT_EQ(Held(ann), 300_MiB);
+  EXPECT_EQ(suspensions().Find(kAnn)->parked, 400_MiB);
+  Uncharge(back, 100_MiB);
+  EXPECT_EQ(Held(ann), 200_MiB);
+  broker_->StartDraining(left);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  Charged(back, 50_MiB);
+}
+
 TEST_F(LeaseSuspensionsTest, ALeaseOfAnEarlierBrokerFailsWhoseProgramsAreNotBackYet) {
   const LogicalId ann = Device(1_GiB, kAnn);
   const SessionId program = Program(1, kAnn);
