@@ -68,6 +68,20 @@ absl::Status CheckDevices(const BrokerTables& tables, LeaseKey lease) {
   return absl::OkStatus();
 }
 
+// Whether the programs have left a real card, and whether they are all that is back, its free memory alone
+// tells.
+absl::Status CheckObserved(const BrokerTables& tables, const OverheadTable& overheads, LeaseKey lease) {
+  for (const CardId id : CardsOf(tables, lease)) {
+    const BrokerCard& card = tables.cards.at(id);
+    if (card.device.simulated || overheads.OutsidersOf(id) != nullptr) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("lgpud cannot read how much memory GPU ", card.index,
+                     " has free, and so could not see that the programs have left it; lgpu doctor tells what "
+                     "is wrong with NVML"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSession(const SessionEntry& session) {
   const std::string who = absl::StrCat("process ", session.pid);
   if (!session.chunks.empty()) {
@@ -102,6 +116,7 @@ absl::Status LeaseSuspensions::CheckMayBegin(LeaseKey lease) const {
                                              : "the lease is being suspended or resumed already");
   }
   LGPU_RETURN_IF_ERROR(CheckDevices(core_.tables, lease));
+  LGPU_RETURN_IF_ERROR(CheckObserved(core_.tables, core_.overheads, lease));
   for (const SessionId id : core_.tables.SessionsOf(lease)) {
     LGPU_RETURN_IF_ERROR(CheckSession(core_.tables.sessions.at(id)));
   }

@@ -26,8 +26,8 @@ struct BrokerCore;
 ///   End       its requests go on
 ///
 /// From Begin and from TakeBack on End leads back; Park comes after either. Fail ends it for good: the
-/// programs cannot come back. A lease with memory in chunks, or with a preallocated device, cannot be
-/// suspended.
+/// programs cannot come back. A lease with memory in chunks, with a preallocated device, or on a
+/// real card whose free memory cannot be read, cannot be suspended.
 ///
 /// Thread-safe: it takes the broker's lock. The core outlives it.
 class LeaseSuspensions {

@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/lease_suspensions.h"
-#include "allocator/broker/reservations.h"
 #include "allocator/broker/thread_waker.h"
 #include "base/process.h"
 #include "base/read_file.h"
@@ -348,31 +347,35 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
 
 absl::Status LeaseSuspender::AwaitMemory(const Lease& lease, const Patience& patience,
                                          std::vector<WaiterId>& rooms) {
+  // One card after the other, always in the same order: no two leases have each the room that the other one
+  // waits for.
+  for (const auto& [card, bytes] : broker_.suspensions().NeedOf(lease.key)) {
+    LGPU_RETURN_IF_ERROR(AwaitRoom(lease, {.card = card, .bytes = bytes}, patience, rooms));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LeaseSuspender::AwaitRoom(const Lease& lease, const Reservations::Request& need,
+                                       const Patience& patience, std::vector<WaiterId>& rooms) {
   const auto waker = std::make_shared<ThreadWaker>();
   const bool at_once = Clock::now() >= patience.deadline;
-  for (const auto& [card, bytes] : broker_.suspensions().NeedOf(lease.key)) {
-    rooms.push_back(broker_.reservations().Queue({.card = card,
-                                                  .bytes = bytes,
-                                                  .lease_name = lease.name,
-                                                  .owner = lease.owner.name,
-                                                  .pid = 0,
-                                                  .waker = waker,
-                                                  .at_once = at_once}));
-  }
-  std::vector<WaiterId> waiting = rooms;
+  const WaiterId room = broker_.reservations().Queue({.card = need.card,
+                                                      .bytes = need.bytes,
+                                                      .lease_name = lease.name,
+                                                      .owner = lease.owner.name,
+                                                      .pid = 0,
+                                                      .waker = waker,
+                                                      .at_once = at_once});
+  rooms.push_back(room);
   while (true) {
-    for (auto room = waiting.begin(); room != waiting.end();) {
-      const std::optional<Reservations::Place> place = broker_.reservations().View(*room);
-      const std::optional<Broker::Answer> answer = broker_.TakeAnswer(*room);
-      if (answer && !answer->status.ok()) return at_once ? NoRoomNow(lease, answer->status) : answer->status;
-      if (!answer && Clock::now() >= patience.deadline) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("there was no room for lease ", lease.name, " in that time",
-                         place ? absl::StrCat(": ", place->text) : std::string()));
-      }
-      room = answer ? waiting.erase(room) : room + 1;
+    const std::optional<Reservations::Place> place = broker_.reservations().View(room);
+    const std::optional<Broker::Answer> answer = broker_.TakeAnswer(room);
+    if (answer) return at_once ? NoRoomNow(lease, answer->status) : answer->status;
+    if (Clock::now() >= patience.deadline) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("there was no room for lease ", lease.name, " in that time",
+                       place ? absl::StrCat(": ", place->text) : std::string()));
     }
-    if (waiting.empty()) return absl::OkStatus();
     waker->WaitUntil(std::min(patience.deadline, Clock::now() + kGivenUpLook));
     if (patience.is_given_up()) return absl::CancelledError("the caller is gone");
     if (IsClosed()) return absl::UnavailableError("lgpud is stopping");

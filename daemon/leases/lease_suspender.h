@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/reservations.h"
 #include "base/mutex.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/sessions/session_state.h"
@@ -117,6 +118,9 @@ class LeaseSuspender {
     const std::function<bool()>& is_given_up;
   };
   absl::Status AwaitMemory(const Lease& lease, const Patience& patience, std::vector<WaiterId>& rooms);
+  /// Room on one card, as the card and the bytes of `need` say.
+  absl::Status AwaitRoom(const Lease& lease, const Reservations::Request& need, const Patience& patience,
+                         std::vector<WaiterId>& rooms);
   absl::StatusOr<v1::ResumeLeaseResponse> ResumeIn(const Lease& lease, const Patience& patience);
   void Observe(const Lease& lease);
   void Tell(const Lease& lease, const std::string& text);

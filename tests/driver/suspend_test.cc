@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kShort{300};  // for what must not happen
 /// A card of 1 GiB. A program holds 800 MiB of it; another one asks for 500.
 class SuspendTest : public ShimTest {
  protected:
-  SuspendTest() : ShimTest({.total = 1024_MiB}) {}
+  explicit SuspendTest(std::size_t cards = 1) : ShimTest({.total = 1024_MiB}, cards) {}
 
   std::unique_ptr<ChildProgram> StartHolder(const std::string& verb = "run",
                                             std::uint64_t bytes = 800 * kMiB) {
@@ -420,6 +420,38 @@ TEST_F(SuspendTest, ProgramsOfLgpuExecAreSuspendedToo) {
   ASSERT_EQ(Suspend().code, 0);
   EXPECT_THAT(Run({"ls"}).out, HasSubstr("SUSPENDED"));
   ASSERT_EQ(Resume().code, 0);
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  End(*holder);
+}
+
+class SuspendOnTwoCardsTest : public SuspendTest {
+ protected:
+  SuspendOnTwoCardsTest() : SuspendTest(2) {}
+  std::unique_ptr<ChildProgram> StartAskerOn(const std::string& card) {
+    return StartCommand({"run", "-m", "1GiB", "--gpus", card, "--memory-wait", "500ms"},
+                        {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  }
+};
+
+// Else two leases could have each the room that the other one waits for.
+TEST_F(SuspendOnTwoCardsTest, ALeaseThatWaitsForAGpuKeepsNoRoomOnLaterOnes) {
+  StartMachine();
+  const std::vector<std::string> create = {"create", "--name",   "holder",      "-n",     "2",      "-m",
+                                           "1GiB",   "--growth", "--guarantee", "600MiB", "--gpus", "0,1"};
+  ASSERT_EQ(Run(create).code, 0);
+  auto holder = StartHolder("exec", 300 * kMiB);
+  ASSERT_EQ(Suspend().code, 0);
+  auto first = StartAskerOn("0");
+  EXPECT_EQ(Ask(*first, absl::StrCat("alloc b plain ", 600 * kMiB)), "ok");
+  const std::vector<std::string> words = {"resume", "holder", "--wait=10m"};
+  auto waiting = StartProgram(Lgpu(words).argv, Lgpu(words).environment);
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(0).queue_size() == 1; }));
+  auto second = StartAskerOn("1");
+  EXPECT_EQ(Ask(*second, absl::StrCat("alloc b plain ", 600 * kMiB)), "ok");
+  End(*first);
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(1).queue_size() == 1; }));
+  End(*second);
+  EXPECT_EQ(waiting->Wait(), 0) << waiting->Errors();
   EXPECT_EQ(Ask(*holder, "compare"), "same");
   End(*holder);
 }

@@ -300,6 +300,18 @@ TEST_F(LeaseSuspensionsTest, ALeaseOfAnEarlierBrokerFailsWhoseProgramsAreNotBack
   EXPECT_TRUE(suspensions().Find(kAnn)->is_parked);
 }
 
+TEST_F(LeaseSuspensionsTest, ALeaseOnARealCardWithoutAFigureOfFreeMemoryIsNotSuspended) {
+  Broker::Options options = AllCardsOf(*backend_);
+  for (BrokerCard& card : options.cards) card.device.simulated = false;
+  broker_ = *Broker::Create(*backend_, log_, options);
+  Device(1_GiB, kAnn);
+  Charged(Program(1, kAnn), 300_MiB);
+  const absl::Status refused = suspensions().Begin(kAnn);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("how much memory GPU 0 has free"));
+  EXPECT_EQ(suspensions().Find(kAnn), std::nullopt);
+}
+
 TEST_F(LeaseSuspensionsTest, ARemovedLeaseIsForgotten) {
   const LogicalId ann = Device(1_GiB, kAnn);
   const SessionId program = Program(1, kAnn);
