@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
 #include "cli/checkpoint_calls.h"
+#include "cli/checkpoint_guard.h"
 
 namespace lgpu::cli {
 namespace {
@@ -90,6 +91,7 @@ std::string OpenAndCall(const std::string&, int, std::uint32_t) {
 }  // namespace
 
 int MakeCheckpointCall(const std::vector<std::string>& words) {
+  if (!words.empty() && words[0] == kGuardWord) return RunCheckpointGuard(words);
   int pid = 0;
   std::uint32_t timeout_ms = 0;
   if (words.size() != 3 || SymbolOf(words[0]).empty() || !absl::SimpleAtoi(words[1], &pid) || pid <= 0 ||

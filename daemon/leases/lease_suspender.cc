@@ -52,6 +52,12 @@ bool IsStopped(std::int64_t pid) {
   return end != std::string::npos && end + 2 < stat.size() && stat[end + 2] == 'T';
 }
 
+// For events, which have one line.
+std::string WithoutAdvice(const absl::Status& status) {
+  const std::string text(status.message());
+  return text.substr(0, text.find('\n'));
+}
+
 std::string NameOf(const SessionState& program) {
   return absl::StrCat(program.identity().command, " (pid ", program.process().pid, ")");
 }
@@ -252,6 +258,7 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
     const std::optional<absl::Status> answer = orders_.at(id).answer;
     answers.of[runner] = answer.value_or(closed_ ? absl::UnavailableError("lgpud is stopping") : none);
     if (!answer) answers.silent.insert(runner);
+    if (orders_.at(id).is_gone) answers.gone.insert(runner);
     answers.left.insert(orders_.at(id).left.begin(), orders_.at(id).left.end());
     if (!answer && resume) {
       orders_.at(id).nobody_waits = lease.key;
@@ -326,7 +333,7 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
   const absl::StatusOr<LeaseTable::Movers> moved = MoveOutInRoom(lease, bytes);
   if (!moved.ok()) {
     leases_.EndSuspension(lease.key);
-    Tell(lease, absl::StrCat("could not be suspended: ", std::string(moved.status().message())));
+    Tell(lease, absl::StrCat("could not be suspended: ", WithoutAdvice(moved.status())));
     MutexLock lock(mutex_);
     ++counters_.failures;
     return AsAnswer(moved.status());
@@ -424,11 +431,12 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   }
   absl::Status back;
   absl::Status late;
+  absl::Status gone;
   const Answers answers = MoveBack(lease, *programs, bytes);
   for (const auto& [runner, status] : answers.of) {
-    (answers.silent.contains(runner) ? late : back).Update(status);
+    (answers.silent.contains(runner) ? late : answers.gone.contains(runner) ? gone : back).Update(status);
   }
-  const bool has_failed = !back.ok() || !late.ok();
+  const bool has_failed = !back.ok() || !late.ok() || !gone.ok();
   if (has_failed && IsClosed()) return absl::UnavailableError("lgpud is stopping");  // the next one goes on
   if (back.ok() && !late.ok()) {
     EndWhenAnswered(lease.key);
@@ -446,6 +454,10 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
     return FailedFor(lease, back, answers.left);
   }
   leases_.EndSuspension(lease.key);
+  if (!gone.ok()) {
+    Tell(lease, absl::StrCat("has its memory again: ", WithoutAdvice(gone)));
+    return gone;
+  }
   response.set_bytes(bytes.count());
   response.set_took_ms(MsSince(began));
   Tell(lease,

@@ -81,6 +81,7 @@ class LeaseSuspender {
     bool is_sent = false;
     std::optional<absl::Status> answer = {};
     std::set<std::int64_t> left = {};           // processes, as the answer says
+    bool is_gone = false;                       // the answer is that its runner has ended
     std::optional<LeaseKey> nobody_waits = {};  // its answer decides about this lease
   };
   /// By their runners.
@@ -88,6 +89,7 @@ class LeaseSuspender {
   struct Answers {
     std::map<SessionId, absl::Status> of;  // each runner
     std::set<SessionId> silent;            // did not answer in time: it may still do what it was told
+    std::set<SessionId> gone;              // ended: what each has begun is put back by a process of its own
     std::set<std::int64_t> left;           // processes that are in host memory still
   };
   absl::StatusOr<Programs> ProgramsOf(const Lease& lease) const;

@@ -4,10 +4,23 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "allocator/broker/lease_suspensions.h"
 #include "daemon/leases/lease_suspender.h"
 
 namespace lgpu::daemon {
+namespace {
+
+absl::Status RunnerEnded(const v1::Suspend& order) {
+  std::vector<std::int64_t> pids;
+  for (const v1::ProcessName& process : order.processes()) pids.push_back(process.pid());
+  return absl::FailedPreconditionError(
+      absl::StrCat("the `lgpu run` or `lgpu exec` of process ", absl::StrJoin(pids, ", "),
+                   " has ended while it moved its programs, and they are put back on their GPUs\n",
+                   "try: kill -9 ", absl::StrJoin(pids, " "), ", if they do not go on"));
+}
+
+}  // namespace
 
 std::vector<v1::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
   std::vector<v1::Suspend> frames;
@@ -102,7 +115,8 @@ void LeaseSuspender::RunnerGone(SessionId runner) {
     });
     for (auto& [id, order] : orders_) {
       if (order.runner != runner || order.answer) continue;
-      order.answer = absl::FailedPreconditionError("its `lgpu run` has ended meanwhile");
+      order.answer = RunnerEnded(order.frame);
+      order.is_gone = true;
     }
     for (const LeaseKey lease : late_) {
       if (!HasOpenOrder(lease)) over.push_back(lease);

@@ -424,6 +424,41 @@ TEST_F(SuspendTest, ProgramsOfLgpuExecAreSuspendedToo) {
   End(*holder);
 }
 
+TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsSuspension) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  EXPECT_EQ(Ask(*holder, "busy"), "ok");
+  const ChildProgram::Options options = Lgpu({"suspend", "holder"});
+  auto suspending = StartProgram(options.argv, options.environment);
+  EXPECT_TRUE(Eventually([&] { return machine_.CallsOf("cuCheckpointProcessLock") > 0; }));
+  holder->Signal(SIGKILL);  // lgpu run itself
+  EXPECT_NE(suspending->Wait(), 0);
+  EXPECT_THAT(suspending->Errors(), HasSubstr(absl::StrCat("try: kill -9 ", pid, ", if they do not go on")));
+  EXPECT_EQ(Ask(*holder, "idle"), "ok");
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  EXPECT_TRUE(Eventually([&] { return machine_.CheckpointsOf(pid)->state == 0; }));
+  ::kill(pid, SIGKILL);
+}
+
+TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsResumption) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  ASSERT_EQ(Suspend().code, 0);
+  machine_.state().restore_hangs = true;
+  const ChildProgram::Options options = Lgpu({"resume", "holder"});
+  auto resuming = StartProgram(options.argv, options.environment);
+  EXPECT_TRUE(Eventually([&] { return machine_.CallsOf("cuCheckpointProcessRestore") > 0; }));
+  holder->Signal(SIGKILL);
+  EXPECT_NE(resuming->Wait(), 0);
+  machine_.state().restore_hangs = false;
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 800_MiB}}));
+  EXPECT_THAT(Run({"ls"}).out, Not(::testing::AnyOf(HasSubstr("FAILED"), HasSubstr("SUSPENDED"))));
+  ::kill(pid, SIGKILL);
+}
+
 class SuspendOnTwoCardsTest : public SuspendTest {
  protected:
   SuspendOnTwoCardsTest() : SuspendTest(2) {}
