@@ -399,6 +399,24 @@ TEST_F(SuspendTest, ALeaseIsNotRemovedUnderSuspendedProgramsThatLive) {
   holder->Wait();
 }
 
+TEST_F(SuspendTest, ASuspendedLeaseIsRemovedByItsRequestAsOthersAre) {
+  StartMachine();
+  EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB", "--request-id", "job-7"}).code, 0);
+  auto holder = StartHolder("exec");
+  const pid_t pid = HolderPid();
+  ASSERT_EQ(Suspend().code, 0);
+  const ProgramResult removed = Run({"rm", "--request-id", "job-7"});
+  EXPECT_EQ(removed.code, 0) << removed.err;
+  const ProgramResult repeated = Run({"rm", "--request-id", "job-7", "--if-exists"});
+  EXPECT_EQ(repeated.code, 0) << repeated.err;
+  auto asker = StartAsker();
+  EXPECT_EQ(Ask(*asker, absl::StrCat("alloc b plain ", 900 * kMiB)), "ok");
+  ::kill(pid, SIGKILL);
+  holder->Wait();
+  EXPECT_TRUE(Eventually([&] { return Run({"ls"}).out.find("holder") == std::string::npos; }));
+  End(*asker);
+}
+
 TEST_F(SuspendTest, ALeaseThatEndsByTimeStaysWhileItsProgramsAreSuspended) {
   StartMachine();
   // Enough for the suspension on a slow machine.
