@@ -34,7 +34,8 @@ absl::StatusOr<std::set<pid_t>> PidsOf(const wire::Suspend& order) {
   for (const wire::ProcessName& process : order.processes) {
     const absl::StatusOr<std::uint64_t> start_time = ProcessStartTime(process.pid);
     if (!start_time.ok() || *start_time != process.start_time) {
-      return absl::NotFoundError(absl::StrCat("process ", process.pid, " has ended"));
+      return absl::NotFoundError(
+          absl::StrCat("process ", process.pid, " has ended, or is not in the pid namespace of this lgpu"));
     }
     pids.insert(static_cast<pid_t>(process.pid));
   }

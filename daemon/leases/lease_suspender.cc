@@ -10,8 +10,6 @@
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/lease_suspensions.h"
 #include "allocator/broker/thread_waker.h"
-#include "base/process.h"
-#include "base/read_file.h"
 #include "daemon/leases/host_memory.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
@@ -32,7 +30,6 @@ constexpr milliseconds kRestorePatience = std::chrono::minutes(1);
 constexpr milliseconds kLongestRestore = std::chrono::minutes(10);
 // How soon a call whose caller is gone ends.
 constexpr milliseconds kGivenUpLook{1000};
-constexpr int kMostGenerations = 64;  // between a program and its runner
 
 milliseconds TimeFor(Bytes bytes) {
   return kSettle + milliseconds(static_cast<std::int64_t>(bytes.count() / kBytesPerMs));
@@ -45,27 +42,10 @@ std::uint64_t MsSince(LeaseSuspender::Clock::time_point then) {
 
 std::string Seconds(std::uint64_t ms) { return absl::StrFormat("%.1fs", static_cast<double>(ms) / 1000); }
 
-/// By a signal or Ctrl-Z.
-bool IsStopped(std::int64_t pid) {
-  const std::string stat = ReadWholeFile(absl::StrCat("/proc/", pid, "/stat")).value_or("");
-  const std::size_t end = stat.rfind(')');  // "PID (name) T PPID ...": the name may have anything in it
-  return end != std::string::npos && end + 2 < stat.size() && stat[end + 2] == 'T';
-}
-
 // For events, which have one line.
 std::string WithoutAdvice(const absl::Status& status) {
   const std::string text(status.message());
   return text.substr(0, text.find('\n'));
-}
-
-std::string NameOf(const SessionState& program) {
-  return absl::StrCat(program.identity().command, " (pid ", program.process().pid, ")");
-}
-
-absl::Status NoRunner(const SessionState& program) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      NameOf(program),
-      " has no `lgpu run` or `lgpu exec` above it that could move it; start it with one of them"));
 }
 
 // To a caller these codes of gRPC say that lgpud itself is gone, or silent.
@@ -129,92 +109,6 @@ void LeaseSuspender::Tell(const Lease& lease, const std::string& text) {
 
 void LeaseSuspender::WakeRunner(SessionId runner) const {
   if (const std::shared_ptr<SessionState> session = sessions_.Find(runner)) session->waker()->Wake();
-}
-
-bool LeaseSuspender::CanMove(SessionId runner) const {
-  const std::shared_ptr<SessionState> session = sessions_.Find(runner);
-  return session != nullptr && session->identity().suspends && session->phase() == SessionState::Phase::kLive;
-}
-
-SessionId LeaseSuspender::RunnerOf(const Lease& lease, std::int64_t pid) const {
-  if (lease.suspended) {
-    const LeaseTable::Movers movers = LeaseTable::MoversOf(*lease.suspended);
-    // Its parents may be others by now.
-    if (const auto mover = movers.find(pid); mover != movers.end() && CanMove(mover->second)) {
-      return mover->second;
-    }
-  }
-  std::map<std::int64_t, SessionId> runners;
-  for (const SessionId id : lease.live) {
-    const std::shared_ptr<SessionState> session = sessions_.Find(id);
-    if (session != nullptr && CanMove(id)) runners[session->process().pid] = id;
-  }
-  for (int i = 0; i < kMostGenerations && pid > 1; ++i) {
-    if (const auto found = runners.find(pid); found != runners.end()) return found->second;
-    pid = ParentProcess(pid);
-  }
-  return SessionId();
-}
-
-absl::Status LeaseSuspender::CannotBeResumed(
-    const Lease& lease, const std::vector<std::shared_ptr<SessionState>>& programs) const {
-  const LeaseTable::Movers movers = LeaseTable::MoversOf(*lease.suspended);
-  std::vector<std::string> names, pids;
-  for (const std::shared_ptr<SessionState>& program : programs) {
-    const auto mover = movers.find(program->process().pid);
-    const std::shared_ptr<SessionState> runner =
-        mover == movers.end() ? nullptr : sessions_.Find(mover->second);
-    if (runner != nullptr && runner->phase() == SessionState::Phase::kAbsent && !runner->process().IsGone()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the `lgpu run` or `lgpu exec` (pid ", runner->process().pid, ") of ",
-                       NameOf(*program), " has not come back to this lgpud yet\ntry: again in a moment"));
-    }
-    names.push_back(NameOf(*program));
-    pids.push_back(absl::StrCat(program->process().pid));
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      absl::StrJoin(names, ", "), names.size() == 1 ? " stays" : " stay",
-      " suspended: the `lgpu run` or `lgpu exec` that could move ", names.size() == 1 ? "it" : "them",
-      " back has ended\ntry: kill -9 ", absl::StrJoin(pids, " "), ", and lgpu resume ", lease.name,
-      " for the other programs; or lgpu rm --kill ", lease.name));
-}
-
-absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease& lease) const {
-  std::set<SessionId> with_memory;
-  for (const LeaseSuspensions::Charge& charge : broker_.suspensions().Charges(lease.key)) {
-    with_memory.insert(charge.session);
-  }
-  Programs programs;
-  std::set<std::int64_t> pids;  // a process may have several sessions
-  std::vector<std::shared_ptr<SessionState>> without_runner;
-  for (const SessionId id : with_memory) {
-    const std::shared_ptr<SessionState> session = sessions_.Find(id);
-    if (session == nullptr || !pids.insert(session->process().pid).second) continue;
-    const SessionId runner = RunnerOf(lease, session->process().pid);
-    if (!runner) {
-      without_runner.push_back(session);
-      continue;
-    }
-    const std::shared_ptr<SessionState> parent = sessions_.Find(runner);
-    if (parent != nullptr && IsStopped(parent->process().pid)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the `lgpu run` (pid ", parent->process().pid, ") that would move ", session->identity().command,
-          " is stopped\ntry: kill -CONT ", parent->process().pid, "    (or fg, in its terminal)"));
-    }
-    v1::ProcessName& name = programs[runner].emplace_back();
-    name.set_pid(session->process().pid);
-    name.set_start_time(session->process().start_time);
-  }
-  if (without_runner.empty()) return programs;
-  return lease.suspended ? CannotBeResumed(lease, without_runner) : NoRunner(*without_runner.front());
-}
-
-LeaseTable::Movers LeaseSuspender::MoversOf(const Programs& programs) {
-  LeaseTable::Movers movers;
-  for (const auto& [runner, processes] : programs) {
-    for (const v1::ProcessName& process : processes) movers[process.pid()] = runner;
-  }
-  return movers;
 }
 
 std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {

@@ -357,6 +357,22 @@ TEST_F(SuspendTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
   End(*holder);
 }
 
+TEST_F(SuspendTest, ARunnerInAnotherPidNamespaceIsNamedAsThat) {
+  const absl::StatusOr<ProgramResult> tried =
+      RunProgram({.argv = {"unshare", "--pid", "--fork", "--mount-proc", "true"}});
+  ASSERT_TRUE(tried.ok()) << tried.status();
+  if (tried->code != 0) GTEST_SKIP() << "this machine allows no pid namespace: " << tried->err;
+  StartMachine();
+  const ChildProgram::Options options = Lgpu({"run", "--name", "holder", "--", LGPU_CHECKPOINT_CLIENT});
+  std::vector<std::string> argv = {"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"};
+  argv.insert(argv.end(), options.argv.begin(), options.argv.end());
+  auto holder = StartProgram(argv, options.environment);
+  Allocate(*holder, 300 * kMiB);
+  EXPECT_THAT(Suspend().err, HasSubstr("is in another pid namespace than lgpud"));
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  End(*holder);
+}
+
 TEST_F(SuspendTest, AParentThatIsStoppedMovesNothingAndLosesNothing) {
   StartMachine();
   auto holder = StartHolder();
