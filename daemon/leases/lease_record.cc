@@ -19,6 +19,7 @@ v1::JournalLease RecordOf(const Lease& lease) {
   record.set_has_directory(lease.has_directory);
   if (lease.management) *record.mutable_management() = RecordOf(*lease.management);
   if (lease.ends.any()) *record.mutable_ends() = RecordOf(lease.ends);
+  record.set_was_resumed(lease.was_resumed);
   if (lease.suspended) *record.mutable_suspended() = *lease.suspended;
   for (const LeaseDevice& device : lease.devices) {
     v1::JournalDevice& out = *record.add_devices();

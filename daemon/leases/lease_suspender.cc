@@ -28,12 +28,10 @@ constexpr milliseconds kSlack{2000};
 // longer than the caller waits decides when it answers.
 constexpr milliseconds kRestorePatience = std::chrono::minutes(1);
 constexpr milliseconds kLongestRestore = std::chrono::minutes(10);
+// Where programs are killed next.
+constexpr milliseconds kBeforeKill{4000};
 // How soon a call whose caller is gone ends.
 constexpr milliseconds kGivenUpLook{1000};
-
-milliseconds TimeFor(Bytes bytes) {
-  return kSettle + milliseconds(static_cast<std::int64_t>(bytes.count() / kBytesPerMs));
-}
 
 std::uint64_t MsSince(LeaseSuspender::Clock::time_point then) {
   const auto passed = std::chrono::duration_cast<milliseconds>(LeaseSuspender::Clock::now() - then);
@@ -119,10 +117,14 @@ std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
   return id;
 }
 
+milliseconds LeaseSuspender::TimeFor(Bytes bytes) {
+  return kSettle + milliseconds(static_cast<std::int64_t>(bytes.count() / kBytesPerMs));
+}
+
 LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& programs, bool resume,
-                                            Bytes bytes) {
-  const milliseconds limit = resume ? kLongestRestore : TimeFor(bytes);
-  const milliseconds patience = TimeFor(bytes) + (resume ? kRestorePatience : kSlack);
+                                            milliseconds time) {
+  const milliseconds limit = resume ? kLongestRestore : time;
+  const milliseconds patience = time + (resume ? kRestorePatience : kSlack);
   const Clock::time_point deadline = Clock::now() + patience;
   std::map<std::uint64_t, SessionId> sent;
   {
@@ -171,16 +173,20 @@ bool LeaseSuspender::IsClosed() const {
   return closed_;
 }
 
-absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& programs, Bytes bytes) {
+absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& programs, Bytes bytes,
+                                     Purpose purpose) {
   absl::Status failed;
   Programs undone;
-  const Answers out = Run(lease, programs, /*resume=*/false, bytes);
+  const bool is_for_kill = purpose == Purpose::kKill;
+  const milliseconds time = is_for_kill ? std::min(kBeforeKill, TimeFor(bytes)) : TimeFor(bytes);
+  const Answers out = Run(lease, programs, /*resume=*/false, time);
   for (const auto& [runner, status] : out.of) {
     failed.Update(status);
     // A runner that says that it failed has undone its part.
     if (status.ok() || out.silent.contains(runner)) undone[runner] = programs.at(runner);
   }
-  if (failed.ok() || IsClosed()) return failed;
+  if (failed.ok() || IsClosed() || is_for_kill) return failed;
+  leases_.NoteResumed(lease.key);
   absl::Status back;
   const Answers undoing = MoveBack(lease, undone, bytes);
   for (const auto& [runner, status] : undoing.of) {
@@ -192,7 +198,8 @@ absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& program
                                           std::string(back.message()), "\ntry: lgpu rm --kill ", lease.name));
 }
 
-absl::StatusOr<LeaseTable::Movers> LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes) {
+absl::StatusOr<LeaseTable::Movers> LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes,
+                                                                 Purpose purpose) {
   LGPU_ASSIGN_OR_RETURN(const Programs programs, ProgramsOf(lease));
   std::vector<std::int64_t> pids;
   for (const auto& [runner, processes] : programs) {
@@ -209,7 +216,7 @@ absl::StatusOr<LeaseTable::Movers> LeaseSuspender::MoveOutInRoom(const Lease& le
     on_the_way_ -= bytes;
   };
   LGPU_RETURN_IF_ERROR(CheckHostMemory(pids, all));
-  LGPU_RETURN_IF_ERROR(MoveOut(lease, programs, bytes));
+  LGPU_RETURN_IF_ERROR(MoveOut(lease, programs, bytes, purpose));
   return MoversOf(programs);
 }
 
@@ -221,10 +228,21 @@ void LeaseSuspender::Observe(const Lease& lease) {
 
 absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& caller,
                                                                  const std::string& name) {
+  return SuspendFor(Purpose::kSuspension, caller, name);
+}
+
+void LeaseSuspender::PrepareKill(const Caller& caller, const std::string& name) {
+  const absl::StatusOr<std::vector<Lease>> found = leases_.Find(caller, {name});
+  if (!found.ok() || found->size() != 1 || !found->front().was_resumed) return;
+  SuspendFor(Purpose::kKill, caller, name).IgnoreError();
+}
+
+absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendFor(Purpose purpose, const Caller& caller,
+                                                                    const std::string& name) {
   const Clock::time_point began = Clock::now();
   LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginSuspension(caller, name));
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
-  const absl::StatusOr<LeaseTable::Movers> moved = MoveOutInRoom(lease, bytes);
+  const absl::StatusOr<LeaseTable::Movers> moved = MoveOutInRoom(lease, bytes, purpose);
   if (!moved.ok()) {
     leases_.EndSuspension(lease.key);
     Tell(lease, absl::StrCat("could not be suspended: ", WithoutAdvice(moved.status())));

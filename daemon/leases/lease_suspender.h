@@ -50,6 +50,9 @@ class LeaseSuspender {
   absl::StatusOr<v1::ResumeLeaseResponse> Resume(const Caller& caller, const std::string& lease,
                                                  Clock::time_point deadline,
                                                  const std::function<bool()>& is_given_up);
+  /// The lease's programs are about to be killed: those that were resumed before are suspended, if that takes
+  /// a short time. What fails is left as it is.
+  void PrepareKill(const Caller& caller, const std::string& lease);
   /// Makes leases whose suspended programs have all ended ordinary ones again; those whose guarantees do not
   /// fit now stay as they are. To be called now and then.
   void EndEmpty();
@@ -100,16 +103,22 @@ class LeaseSuspender {
   /// Why suspended programs of the lease without a runner stay suspended.
   absl::Status CannotBeResumed(const Lease& lease,
                                const std::vector<std::shared_ptr<SessionState>>& programs) const;
-  /// Has the programs moved; where that fails, all runners have undone what they did, as far as they can.
-  absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes);
+  enum class Purpose { kSuspension, kKill };
+  absl::StatusOr<v1::SuspendLeaseResponse> SuspendFor(Purpose purpose, const Caller& caller,
+                                                      const std::string& lease);
+  /// Has the programs moved; where that fails, all runners have undone what they did, as far as they can. For
+  /// a kill it takes a short time, and nothing is undone.
+  absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes, Purpose purpose);
   /// With host memory for all suspensions that run.
-  absl::StatusOr<LeaseTable::Movers> MoveOutInRoom(const Lease& lease, Bytes bytes);
+  absl::StatusOr<LeaseTable::Movers> MoveOutInRoom(const Lease& lease, Bytes bytes, Purpose purpose);
   Answers MoveBack(const Lease& lease, const Programs& programs, Bytes bytes) {
-    return Run(lease, programs, /*resume=*/true, bytes);
+    return Run(lease, programs, /*resume=*/true, TimeFor(bytes));
   }
   /// What runners answer in time. An order to resume that was not answered stays: its answer decides about
   /// the lease whenever it comes.
-  Answers Run(const Lease& lease, const Programs& programs, bool resume, Bytes bytes);
+  Answers Run(const Lease& lease, const Programs& programs, bool resume, std::chrono::milliseconds time);
+  /// That a move of so much should take at most.
+  static std::chrono::milliseconds TimeFor(Bytes bytes);
   /// The lease's requests go on as soon as no order of it is open.
   void EndWhenAnswered(LeaseKey lease);
   /// Whether an order of the lease is open whose call is over: its answer will decide about the lease.

@@ -61,6 +61,7 @@ void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Stat
 void LeaseSuspender::RunnerBack(const SessionState& runner) {
   const auto suspension = broker_.suspensions().Find(runner.lease());
   if (suspension && suspension->is_parked) return;
+  leases_.NoteResumed(runner.lease());
   {
     MutexLock lock(mutex_);
     Order order;

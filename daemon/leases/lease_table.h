@@ -138,6 +138,8 @@ class LeaseTable {
   /// When this is OK the next lgpud charges it too.
   absl::Status TakeBack(LeaseKey key, std::span<const WaiterId> rooms);
   void EndSuspension(LeaseKey key);
+  /// Programs of the lease were moved, and moved back.
+  void NoteResumed(LeaseKey key);
   /// The processes `left` cannot be resumed: their memory is in no account, and stays so. The lease's other
   /// programs stay charged.
   void FailSuspension(LeaseKey key, const std::string& why, const std::set<std::int64_t>& left);

@@ -75,6 +75,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   if (record.has_management()) lease.management = FromRecord(record.management());
   if (record.has_ends()) lease.ends = FromRecord(record.ends());
   if (record.has_suspended()) lease.suspended = record.suspended();
+  lease.was_resumed = record.was_resumed();
   lease.used_at = UseTimeNow();  // what was before is not known
   lease.sessions_ever = record.sessions_ever();
   lease.removed = lease.ending = record.removed();

@@ -87,6 +87,8 @@ absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms)
     if (found == leases_.end()) return absl::NotFoundError("the lease has ended");
     LGPU_RETURN_IF_ERROR(broker_.suspensions().TakeBack(key, rooms));
     if (const auto record = std::exchange(found->second.suspended, std::nullopt)) movers = MoversOf(*record);
+    const auto suspension = broker_.suspensions().Find(key);
+    found->second.was_resumed |= suspension && suspension->has_programs;
     NoteLease(found->second);
   }
   const absl::Status kept = Commit();
@@ -109,6 +111,13 @@ std::vector<LeaseKey> LeaseTable::EmptySuspensions() const {
     if (suspension && suspension->is_parked && !suspension->has_programs) keys.push_back(key);
   }
   return keys;
+}
+
+void LeaseTable::NoteResumed(LeaseKey key) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  if (found == leases_.end() || std::exchange(found->second.was_resumed, true)) return;
+  NoteLease(found->second);
 }
 
 void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }

@@ -415,6 +415,35 @@ TEST_F(SuspendTest, ALeaseIsNotRemovedUnderSuspendedProgramsThatLive) {
   holder->Wait();
 }
 
+// As a public thread reports it: the machine hung when a process was killed that had been restored.
+TEST_F(SuspendTest, AProgramThatWasResumedIsSuspendedBeforeRmKillsIt) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  ASSERT_EQ(Suspend().code, 0);
+  ASSERT_EQ(Resume().code, 0);
+  RestartDaemon();
+  EXPECT_EQ(Ask(*holder, absl::StrCat("alloc ", 50 * kMiB)), "ok") << "it is back";
+  EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
+  holder->Wait();
+  const auto last = machine_.CheckpointsOf(pid);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->state, 2) << "in host memory";
+  EXPECT_EQ(last->checkpoints, 2);
+}
+
+TEST_F(SuspendTest, ABusyProgramThatWasResumedIsKilledAllTheSame) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  ASSERT_EQ(Suspend().code, 0);
+  ASSERT_EQ(Resume().code, 0);
+  EXPECT_EQ(Ask(*holder, "busy"), "ok");
+  EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
+  holder->Wait();
+  EXPECT_EQ(machine_.CheckpointsOf(pid)->checkpoints, 1);
+}
+
 TEST_F(SuspendTest, ASuspendedLeaseIsRemovedByItsRequestAsOthersAre) {
   StartMachine();
   EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB", "--request-id", "job-7"}).code, 0);
