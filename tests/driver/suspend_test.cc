@@ -337,6 +337,19 @@ TEST_F(SuspendTest, AProgramWhoseParentHasEndedIsResumedByTheRunnerThatMovedIt) 
   holder->Wait();
 }
 
+TEST_F(SuspendTest, ADriverThatIsKnownToEndProgramsIsNotAsked) {
+  StartMachine();
+  auto holder = StartHolder();
+  machine_.state().driver_branch = 610;
+  EXPECT_THAT(Suspend().err, HasSubstr("NVIDIA driver 610.00.fake: its lock may end the program"));
+  EXPECT_EQ(machine_.CallsOf("cuCheckpointProcessLock"), 0u);
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  machine_.state().driver_branch = 580;
+  EXPECT_EQ(Suspend().code, 0);
+  ASSERT_EQ(Resume().code, 0);
+  End(*holder);
+}
+
 TEST_F(SuspendTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
   StartMachine();
   const ProgramResult unknown = Run({"suspend", "nobody"});
