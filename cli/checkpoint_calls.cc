@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLockGrace{1000};  // for the child itself: the driver knows the lock's limit
 constexpr milliseconds kKillPatience{2000};
+// A question that is given up counts as a failure, and a busy machine is slow.
+constexpr milliseconds kForState{60'000};
 
 // Numbers of cuda.h.
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kIllegalState = 401, kNotReady = 600, kNotPermitted = 800,
@@ -127,19 +130,27 @@ void EndChild(SpawnedProcess& child) {
   }
 }
 
+milliseconds LeftUntil(std::chrono::steady_clock::time_point deadline) {
+  const auto left = deadline - std::chrono::steady_clock::now();
+  return std::max(std::chrono::duration_cast<milliseconds>(left), milliseconds(1));
+}
+
+}  // namespace
+
 /// Makes a call in a child: the number in its answer.
-absl::StatusOr<int> CallInChild(const std::string& program, const std::string& verb, pid_t pid,
-                                milliseconds limit) {
+absl::StatusOr<int> CheckpointCalls::Call(const std::string& verb, pid_t pid, milliseconds limit) const {
   const bool is_lock = verb == "lock";
   // 0 is no limit for the driver.
   const std::int64_t timeout_ms = is_lock ? std::clamp<std::int64_t>(limit.count(), 1, 0x7fffffff) : 0;
   const auto deadline = std::chrono::steady_clock::now() + limit + (is_lock ? kLockGrace : milliseconds(0));
   LGPU_ASSIGN_OR_RETURN(Pipe output, Pipe::Make());
+  std::vector<std::pair<int, int>> descriptors = {{output.write.get(), STDOUT_FILENO}};
+  if (kept_ >= 0) descriptors.emplace_back(kept_, kept_);
   absl::StatusOr<SpawnedProcess> child = SpawnedProcess::Start(
-      {.argv = {program, kCheckpointVerb, verb, absl::StrCat(pid), absl::StrCat(timeout_ms)},
+      {.argv = {program_, kCheckpointVerb, verb, absl::StrCat(pid), absl::StrCat(timeout_ms)},
        // The driver itself, with all devices.
        .environment = {{"LD_PRELOAD", std::nullopt}, {"CUDA_VISIBLE_DEVICES", std::nullopt}},
-       .descriptors = {{output.write.get(), STDOUT_FILENO}}});
+       .descriptors = descriptors});
   if (!child.ok()) {
     return absl::InternalError(absl::StrCat(verb, " of ", ProcessText(pid),
                                             ": lgpu cannot start itself for it: ", child.status().message()));
@@ -152,30 +163,37 @@ absl::StatusOr<int> CallInChild(const std::string& program, const std::string& v
       absl::StrCat(verb, " of ", ProcessText(pid), ": the driver did not answer in ", limit.count(), " ms"));
 }
 
-}  // namespace
-
 absl::Status CheckpointCalls::Lock(pid_t pid, milliseconds limit) const {
-  return CallInChild(program_, "lock", pid, limit).status();
+  return Call("lock", pid, limit).status();
 }
 
 absl::Status CheckpointCalls::Checkpoint(pid_t pid, milliseconds limit) const {
-  return CallInChild(program_, "checkpoint", pid, limit).status();
+  return Call("checkpoint", pid, limit).status();
 }
 
 absl::Status CheckpointCalls::Restore(pid_t pid, milliseconds limit) const {
-  return CallInChild(program_, "restore", pid, limit).status();
+  return Call("restore", pid, limit).status();
 }
 
 absl::Status CheckpointCalls::Unlock(pid_t pid, milliseconds limit) const {
-  return CallInChild(program_, "unlock", pid, limit).status();
+  return Call("unlock", pid, limit).status();
 }
 
 absl::StatusOr<CheckpointCalls::State> CheckpointCalls::GetState(pid_t pid, milliseconds limit) const {
-  LGPU_ASSIGN_OR_RETURN(const int state, CallInChild(program_, "state", pid, limit));
+  LGPU_ASSIGN_OR_RETURN(const int state, Call("state", pid, limit));
   constexpr State kStates[] = {State::kRunning, State::kLocked, State::kCheckpointed, State::kFailed};
   if (state >= 0 && static_cast<std::size_t>(state) < std::size(kStates)) return kStates[state];
   return absl::InternalError(absl::StrCat("state of ", ProcessText(pid), ": the driver gave ", state,
                                           ", which this lgpu does not know"));
+}
+
+absl::Status CheckpointCalls::PutBack(pid_t pid, std::chrono::steady_clock::time_point deadline) const {
+  const absl::StatusOr<State> state = GetState(pid, std::min(LeftUntil(deadline), kForState));
+  if (absl::IsNotFound(state.status())) return absl::OkStatus();
+  LGPU_RETURN_IF_ERROR(state.status());
+  if (*state == State::kRunning) return absl::OkStatus();
+  if (*state == State::kCheckpointed) LGPU_RETURN_IF_ERROR(Restore(pid, LeftUntil(deadline)));
+  return Unlock(pid, LeftUntil(deadline));
 }
 
 }  // namespace lgpu::cli

@@ -27,7 +27,7 @@ namespace lgpu::cli {
 ///   DEADLINE_EXCEEDED: the child was killed, and the driver may still do what it was asked
 ///   INTERNAL: all else
 ///
-/// Thread-safe: it has no state of its own.
+/// Thread-safe but for KeepOpen.
 class CheckpointCalls {
  public:
   enum class State { kRunning, kLocked, kCheckpointed, kFailed };
@@ -45,9 +45,17 @@ class CheckpointCalls {
   /// LOCKED to RUNNING.
   absl::Status Unlock(pid_t pid, std::chrono::milliseconds limit) const;
   absl::StatusOr<State> GetState(pid_t pid, std::chrono::milliseconds limit) const;
+  /// To RUNNING, from whatever state; a process that has ended is no error.
+  absl::Status PutBack(pid_t pid, std::chrono::steady_clock::time_point deadline) const;
+
+  /// The children of later calls have this descriptor open as long as they live; -1: none.
+  void KeepOpen(int descriptor) { kept_ = descriptor; }
 
  private:
+  absl::StatusOr<int> Call(const std::string& verb, pid_t pid, std::chrono::milliseconds limit) const;
+
   const std::string program_;
+  int kept_ = -1;
 };
 
 /// The hidden verb that CheckpointCalls starts: `lgpu __checkpoint CALL PID [MILLISECONDS]`.

@@ -18,6 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
 #include "cli/checkpoint_calls.h"
+#include "cli/checkpoint_guard.h"
+#include "cli/unfit_drivers.h"
 
 namespace lgpu::cli {
 namespace {
@@ -55,6 +57,18 @@ std::string ErrorLine(void* driver, const std::string& call, DriverResult result
   return absl::StrCat("error ", call, " ", name, " ", result);
 }
 
+/// Of the driver; empty: not known.
+std::string DriverVersion() {
+  void* const nvml = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (nvml == nullptr) return "";
+  auto* const init = FindCall<int(unsigned)>(nvml, "nvmlInitWithFlags");
+  auto* const version_of = FindCall<int(char*, unsigned)>(nvml, "nvmlSystemGetDriverVersion");
+  constexpr unsigned kNoGpus = 1;
+  char text[96] = {};
+  if (init == nullptr || version_of == nullptr || init(kNoGpus) != 0) return "";
+  return version_of(text, sizeof(text) - 1) == 0 ? text : "";
+}
+
 std::string CallDriver(void* driver, const std::string& verb, int pid, std::uint32_t timeout_ms) {
   const std::string name = SymbolOf(verb);
   auto* const call = FindCall<DriverResult(int, void*)>(driver, name.c_str());
@@ -64,6 +78,13 @@ std::string CallDriver(void* driver, const std::string& verb, int pid, std::uint
     auto* const init = FindCall<DriverResult(unsigned)>(driver, "cuInit");
     const DriverResult started = init == nullptr ? -1 : init(0);
     if (started != 0) return ErrorLine(driver, "cuInit", started);
+  }
+  if (verb == "lock") {
+    const std::string version = DriverVersion();
+    const char* const why = WhyUnfitToSuspend(version);
+    if (why != nullptr) {
+      return absl::StrCat("missing programs are not suspended with NVIDIA driver ", version, ": ", why);
+    }
   }
   CallArguments arguments;
   arguments.timeout_ms = timeout_ms;
@@ -90,6 +111,7 @@ std::string OpenAndCall(const std::string&, int, std::uint32_t) {
 }  // namespace
 
 int MakeCheckpointCall(const std::vector<std::string>& words) {
+  if (!words.empty() && words[0] == kGuardWord) return RunCheckpointGuard(words);
   int pid = 0;
   std::uint32_t timeout_ms = 0;
   if (words.size() != 3 || SymbolOf(words[0]).empty() || !absl::SimpleAtoi(words[1], &pid) || pid <= 0 ||

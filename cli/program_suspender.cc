@@ -4,9 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/process.h"
+#include "cli/checkpoint_guard.h"
 #include "cli/suspendable.h"
 #include "lgpu/status.h"
 
@@ -17,8 +19,8 @@ using std::chrono::milliseconds;
 
 // An undoing must come to its end, however little of lgpud's time is left.
 constexpr milliseconds kLeastForUndoing{10'000};
-// A question that is given up counts as a failure, and a busy machine is slow.
-constexpr milliseconds kForState{60'000};
+// For a question about a process; a busy machine is slow.
+constexpr milliseconds kForLook{60'000};
 
 milliseconds TimeUntil(std::chrono::steady_clock::time_point deadline) {
   const auto left = deadline - std::chrono::steady_clock::now();
@@ -32,7 +34,8 @@ absl::StatusOr<std::set<pid_t>> PidsOf(const wire::Suspend& order) {
   for (const wire::ProcessName& process : order.processes) {
     const absl::StatusOr<std::uint64_t> start_time = ProcessStartTime(process.pid);
     if (!start_time.ok() || *start_time != process.start_time) {
-      return absl::NotFoundError(absl::StrCat("process ", process.pid, " has ended"));
+      return absl::NotFoundError(
+          absl::StrCat("process ", process.pid, " has ended, or is not in the pid namespace of this lgpu"));
     }
     pids.insert(static_cast<pid_t>(process.pid));
   }
@@ -84,21 +87,31 @@ void ProgramSuspender::Run() {
     const char* const what = taken.order.resume ? "resumed" : "suspended";
     options_.Note(status.ok() ? absl::StrFormat("lgpu: %s after %.1fs", what, took.count())
                               : absl::StrCat("lgpu: cannot be ", what, ": ", status.message()));
-    session_.AnswerSuspend(taken, status);
+    session_.AnswerSuspend(taken, status, std::exchange(left_, {}));
   }
 }
 
 absl::Status ProgramSuspender::Suspend(const wire::Suspend& order) {
   const Clock::time_point deadline = Clock::now() + milliseconds(static_cast<std::int64_t>(order.limit_ms));
-  if (order.resume && order.processes.empty()) return ResumeAll(suspended_, deadline);
   absl::StatusOr<std::set<pid_t>> pids = PidsOf(order);
-  if (order.resume) return ResumeAll(pids.ok() ? *pids : suspended_, deadline);
+  if (order.resume && (!pids.ok() || pids->empty())) pids = suspended_;
   LGPU_RETURN_IF_ERROR(pids.status());
-  for (const pid_t pid : *pids) LGPU_RETURN_IF_ERROR(CheckSuspendable(pid));
-  NoteSuspended(*pids, true);
-  const absl::Status status = SuspendAll(*pids, deadline);
+  if (!order.resume) {
+    for (const pid_t pid : *pids) LGPU_RETURN_IF_ERROR(CheckSuspendable(pid));
+  }
+  const absl::StatusOr<CheckpointGuard> guard = CheckpointGuard::Start(*pids);
+  if (!guard.ok() && !order.resume) return guard.status();
+  if (guard.ok()) calls_.KeepOpen(guard->descriptor());
+  const absl::Cleanup done = [this] { calls_.KeepOpen(-1); };
+  if (order.resume) return ResumeAll(*pids, deadline);
+  return SuspendOrUndo(*pids, deadline);
+}
+
+absl::Status ProgramSuspender::SuspendOrUndo(const std::set<pid_t>& pids, Clock::time_point deadline) {
+  NoteSuspended(pids, true);
+  const absl::Status status = SuspendAll(pids, deadline);
   if (status.ok()) return status;
-  const absl::Status undone = ResumeAll(*pids, std::max(deadline, Clock::now() + kLeastForUndoing));
+  const absl::Status undone = ResumeAll(pids, std::max(deadline, Clock::now() + kLeastForUndoing));
   if (undone.ok()) return status;
   return absl::InternalError(
       absl::StrCat(status.message(), "; and it cannot be undone: ", std::string(undone.message())));
@@ -113,21 +126,21 @@ absl::Status ProgramSuspender::SuspendAll(const std::set<pid_t>& pids, Clock::ti
 
 absl::Status ProgramSuspender::ResumeAll(std::set<pid_t> pids, Clock::time_point deadline) {
   absl::Status all;
-  for (const pid_t pid : pids) all.Update(ResumeOne(pid, deadline));
+  left_.clear();
+  for (const pid_t pid : pids) {
+    const absl::Status resumed = calls_.PutBack(pid, deadline);
+    all.Update(resumed);
+    if (!resumed.ok()) NoteIfLeft(pid);
+  }
   if (all.ok()) NoteSuspended(pids, false);
   return all;
 }
 
-absl::Status ProgramSuspender::ResumeOne(pid_t pid, Clock::time_point deadline) {
-  const absl::StatusOr<CheckpointCalls::State> state =
-      calls_.GetState(pid, std::min(TimeUntil(deadline), kForState));
-  if (absl::IsNotFound(state.status())) return absl::OkStatus();  // it has ended
-  LGPU_RETURN_IF_ERROR(state.status());
-  if (*state == CheckpointCalls::State::kRunning) return absl::OkStatus();
-  if (*state == CheckpointCalls::State::kCheckpointed) {
-    LGPU_RETURN_IF_ERROR(calls_.Restore(pid, TimeUntil(deadline)));
-  }
-  return calls_.Unlock(pid, TimeUntil(deadline));
+void ProgramSuspender::NoteIfLeft(pid_t pid) {
+  const absl::StatusOr<CheckpointCalls::State> state = calls_.GetState(pid, kForLook);
+  const absl::StatusOr<std::uint64_t> start_time = ProcessStartTime(pid);
+  if (!state.ok() || *state != CheckpointCalls::State::kCheckpointed || !start_time.ok()) return;
+  left_.push_back({.pid = pid, .start_time = *start_time});
 }
 
 void ProgramSuspender::NoteSuspended(const std::set<pid_t>& pids, bool are_suspended) {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
@@ -19,7 +20,8 @@ namespace lgpu::cli {
 
 /// A ProgramSuspender suspends programs that this process has started, and resumes them, as often as lgpud
 /// asks for it. A suspension that fails is undone before lgpud has the answer; where lgpud is gone meanwhile,
-/// the next one hears in the greeting that programs are suspended.
+/// the next one hears in the greeting that programs are suspended. Where this process is killed amid an
+/// order, a CheckpointGuard lets its programs go on.
 ///
 /// One thread of its own does the work, one order after the other; it starts with the first order.
 class ProgramSuspender {
@@ -42,16 +44,19 @@ class ProgramSuspender {
   /// What orders are answered with where the system allows no thread.
   absl::Status StartThread();
   absl::Status Suspend(const wire::Suspend& order);
+  absl::Status SuspendOrUndo(const std::set<pid_t>& pids, Clock::time_point deadline);
   absl::Status SuspendAll(const std::set<pid_t>& pids, Clock::time_point deadline);
-  /// Whatever state they are in. Where one fails they all count as suspended.
+  /// Whatever state they are in. Where one fails they all count as suspended, and left_ has those that are.
   absl::Status ResumeAll(std::set<pid_t> pids, Clock::time_point deadline);
-  absl::Status ResumeOne(pid_t pid, Clock::time_point deadline);
+  void NoteIfLeft(pid_t pid);
   void NoteSuspended(const std::set<pid_t>& pids, bool are_suspended);
 
   DaemonConnection& session_;
   const CommonOptions& options_;
-  const CheckpointCalls calls_;
-  std::set<pid_t> suspended_;  // of the thread: those that may not run
+  CheckpointCalls calls_;
+  // Of the thread.
+  std::set<pid_t> suspended_;            // those that may not run
+  std::vector<wire::ProcessName> left_;  // what the order left in host memory
   Mutex mutex_;
   CondVar changed_;
   std::deque<DaemonConnection::SuspendOfDaemon> orders_ ABSL_GUARDED_BY(mutex_);

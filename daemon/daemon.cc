@@ -288,6 +288,7 @@ class Daemon::Impl {
   }
 
   void TendLeases() {
+    suspender_.EndEmpty();
     leases_.EndOverdue();
     if (directories_ == nullptr) return;
     for (const LeaseKey ended : directories_->RemoveEnded(leases_)) control_->EndLease(ended);

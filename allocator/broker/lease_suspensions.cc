@@ -68,6 +68,20 @@ absl::Status CheckDevices(const BrokerTables& tables, LeaseKey lease) {
   return absl::OkStatus();
 }
 
+// Whether the programs have left a real card, and whether they are all that is back, its free memory alone
+// tells.
+absl::Status CheckObserved(const BrokerTables& tables, const OverheadTable& overheads, LeaseKey lease) {
+  for (const CardId id : CardsOf(tables, lease)) {
+    const BrokerCard& card = tables.cards.at(id);
+    if (card.device.simulated || overheads.OutsidersOf(id) != nullptr) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("lgpud cannot read how much memory GPU ", card.index,
+                     " has free, and so could not see that the programs have left it; lgpu doctor tells what "
+                     "is wrong with NVML"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSession(const SessionEntry& session) {
   const std::string who = absl::StrCat("process ", session.pid);
   if (!session.chunks.empty()) {
@@ -102,6 +116,7 @@ absl::Status LeaseSuspensions::CheckMayBegin(LeaseKey lease) const {
                                              : "the lease is being suspended or resumed already");
   }
   LGPU_RETURN_IF_ERROR(CheckDevices(core_.tables, lease));
+  LGPU_RETURN_IF_ERROR(CheckObserved(core_.tables, core_.overheads, lease));
   for (const SessionId id : core_.tables.SessionsOf(lease)) {
     LGPU_RETURN_IF_ERROR(CheckSession(core_.tables.sessions.at(id)));
   }
@@ -315,6 +330,16 @@ absl::Status LeaseSuspensions::BeginAnyway(LeaseKey lease) {
   return absl::OkStatus();
 }
 
+void LeaseSuspensions::MoveOnly(LeaseKey lease, const std::set<std::int64_t>& pids) {
+  BrokerLock lock(core_);
+  const auto found = core_.tables.suspensions.find(lease);
+  if (found == core_.tables.suspensions.end() || found->second.is_parked) return;
+  std::erase_if(found->second.sessions, [&](SessionId id) {
+    const SessionEntry* const session = core_.tables.FindSession(id);
+    return session == nullptr || !pids.contains(session->pid);
+  });
+}
+
 void LeaseSuspensions::Fail(LeaseKey lease) {
   BrokerLock lock(core_);
   const auto found = core_.tables.suspensions.find(lease);
@@ -385,7 +410,10 @@ std::optional<LeaseSuspensions::Info> LeaseSuspensions::Find(LeaseKey lease) con
   BrokerLock lock(core_);
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end()) return std::nullopt;
-  return Info{.is_parked = found->second.is_parked, .parked = ParkedOf(lease), .place = PlaceOf(lease)};
+  return Info{.is_parked = found->second.is_parked,
+              .parked = ParkedOf(lease),
+              .has_programs = !MovedSessions(core_.tables, lease).empty(),
+              .place = PlaceOf(lease)};
 }
 
 }  // namespace lgpu

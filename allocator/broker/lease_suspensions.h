@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,8 +27,8 @@ struct BrokerCore;
 ///   End       its requests go on
 ///
 /// From Begin and from TakeBack on End leads back; Park comes after either. Fail ends it for good: the
-/// programs cannot come back. A lease with memory in chunks, or with a preallocated device, cannot be
-/// suspended.
+/// programs cannot come back. A lease with memory in chunks, with a preallocated device, or on a
+/// real card whose free memory cannot be read, cannot be suspended.
 ///
 /// Thread-safe: it takes the broker's lock. The core outlives it.
 class LeaseSuspensions {
@@ -65,6 +66,9 @@ class LeaseSuspensions {
   void End(LeaseKey lease);
   /// As Begin, if it is not begun, whatever the state of its sessions: an earlier broker had begun.
   absl::Status BeginAnyway(LeaseKey lease);
+  /// Of the processes that are moved only these are from here on: the others have their memory, and stay
+  /// charged. Nothing happens if the lease is parked, or was not begun.
+  void MoveOnly(LeaseKey lease, const std::set<std::int64_t>& pids);
   /// Its memory is in no account from here on, and its requests are refused. Nothing happens if it was not
   /// begun.
   void Fail(LeaseKey lease);
@@ -81,7 +85,8 @@ class LeaseSuspensions {
   struct Info {
     bool is_parked = false;
     Bytes parked;
-    std::size_t place = 0;  // in the queue of its card that it waits longest for, from 1; 0: in none
+    bool has_programs = false;  // of those that were moved, one has not ended
+    std::size_t place = 0;      // in the queue of its card that it waits longest for, from 1; 0: in none
   };
   /// Nothing: the lease was not begun.
   std::optional<Info> Find(LeaseKey lease) const;

@@ -92,6 +92,7 @@ class RmCommand final : public Command {
       request.set_lease(target.lease);
       // From the removal on programs have a second to use their memory: SIGTERM comes at its beginning.
       request.set_at_once(kill_);
+      request.set_before_kill(kill_);
     }
     if (!request_id_.empty()) {
       wanted.emplace_back(request_id_, v1::RemoveLeaseRequest()).second.set_request_id(request_id_);

@@ -174,8 +174,9 @@ class DaemonConnection {
   };
   /// The daemon's orders to suspend or resume programs since the last call; each is to be answered.
   std::vector<SuspendOfDaemon> TakeSuspends();
-  /// As AnswerRelease.
-  void AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status);
+  /// As AnswerRelease. `left`: as in Suspended of session.proto.
+  void AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status,
+                     std::vector<wire::ProcessName> left = {});
   /// The next daemon is told whether programs are suspended.
   void NoteHasSuspended(bool has_suspended) { has_suspended_.store(has_suspended); }
   /// Ends the session and waits until the daemon has all memory back. UNAVAILABLE: no daemon is there; the

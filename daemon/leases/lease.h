@@ -64,6 +64,7 @@ struct Lease {
   bool removed = false;   // by a request, not by the end of its last session
   bool resizing = false;  // by one call, which needs its devices
   std::optional<v1::JournalSuspended> suspended = {};  // its programs are in host memory
+  bool was_resumed = false;                            // programs of it were, and may live still
   std::vector<LeaseDevice> resizing_to = {};
   bool taken = false;  // leaves the table when the thread that took it has removed its devices
   std::shared_ptr<PlacementLog> placements;

@@ -21,6 +21,7 @@ v1::JournalLease RecordOf(const Lease& lease) {
   if (lease.ends.any()) *record.mutable_ends() = RecordOf(lease.ends);
   record.set_preemptible(ToProto(lease.preemptible));
   record.set_idle_after_ms(static_cast<std::uint64_t>(lease.idle_after.count()));
+  record.set_was_resumed(lease.was_resumed);
   if (lease.suspended) *record.mutable_suspended() = *lease.suspended;
   for (const LeaseDevice& device : lease.devices) {
     v1::JournalDevice& out = *record.add_devices();

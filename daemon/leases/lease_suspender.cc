@@ -6,12 +6,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/lease_suspensions.h"
-#include "allocator/broker/reservations.h"
 #include "allocator/broker/thread_waker.h"
-#include "base/process.h"
-#include "base/read_file.h"
 #include "daemon/leases/host_memory.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
@@ -30,13 +28,10 @@ constexpr milliseconds kSlack{2000};
 // longer than the caller waits decides when it answers.
 constexpr milliseconds kRestorePatience = std::chrono::minutes(1);
 constexpr milliseconds kLongestRestore = std::chrono::minutes(10);
+// Where programs are killed next.
+constexpr milliseconds kBeforeKill{4000};
 // How soon a call whose caller is gone ends.
 constexpr milliseconds kGivenUpLook{1000};
-constexpr int kMostGenerations = 64;  // between a program and its runner
-
-milliseconds TimeFor(Bytes bytes) {
-  return kSettle + milliseconds(static_cast<std::int64_t>(bytes.count() / kBytesPerMs));
-}
 
 std::uint64_t MsSince(LeaseSuspender::Clock::time_point then) {
   const auto passed = std::chrono::duration_cast<milliseconds>(LeaseSuspender::Clock::now() - then);
@@ -45,17 +40,10 @@ std::uint64_t MsSince(LeaseSuspender::Clock::time_point then) {
 
 std::string Seconds(std::uint64_t ms) { return absl::StrFormat("%.1fs", static_cast<double>(ms) / 1000); }
 
-/// By a signal or Ctrl-Z.
-bool IsStopped(std::int64_t pid) {
-  const std::string stat = ReadWholeFile(absl::StrCat("/proc/", pid, "/stat")).value_or("");
-  const std::size_t end = stat.rfind(')');  // "PID (name) T PPID ...": the name may have anything in it
-  return end != std::string::npos && end + 2 < stat.size() && stat[end + 2] == 'T';
-}
-
-absl::Status NoRunner(const SessionState& program) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      program.identity().command, " (pid ", program.process().pid,
-      ") has no `lgpu run` or `lgpu exec` above it that could move it; start it with one of them"));
+// For events, which have one line.
+std::string WithoutAdvice(const absl::Status& status) {
+  const std::string text(status.message());
+  return text.substr(0, text.find('\n'));
 }
 
 // To a caller these codes of gRPC say that lgpud itself is gone, or silent.
@@ -71,6 +59,14 @@ absl::Status NoRoomNow(const Lease& lease, const absl::Status& status) {
       absl::StrCat("there is no room for lease ", lease.name, " now: ", refusal->card, " has ",
                    FormatBytes(refusal->card_free.value_or(Bytes())), " free, and the lease needs ",
                    FormatBytes(refusal->asked)));
+}
+
+absl::Status FailedFor(const Lease& lease, const absl::Status& why, const std::set<std::int64_t>& left) {
+  const std::string pids = absl::StrJoin(left, " ");
+  return absl::InternalError(
+      absl::StrCat("the programs of lease ", lease.name, " cannot be resumed: ", std::string(why.message()),
+                   "\ntry: lgpu rm --kill ", lease.name,
+                   left.empty() ? "" : absl::StrCat(", or kill -9 ", pids, ", and all others go on")));
 }
 
 Bytes SumOf(const std::vector<LeaseSuspensions::Charge>& charges) {
@@ -114,45 +110,6 @@ void LeaseSuspender::WakeRunner(SessionId runner) const {
   if (const std::shared_ptr<SessionState> session = sessions_.Find(runner)) session->waker()->Wake();
 }
 
-SessionId LeaseSuspender::RunnerOf(const Lease& lease, std::int64_t pid) const {
-  std::map<std::int64_t, SessionId> runners;
-  for (const SessionId id : lease.live) {
-    const std::shared_ptr<SessionState> session = sessions_.Find(id);
-    if (session == nullptr || !session->identity().suspends) continue;
-    if (session->phase() == SessionState::Phase::kLive) runners[session->process().pid] = id;
-  }
-  for (int i = 0; i < kMostGenerations && pid > 1; ++i) {
-    if (const auto found = runners.find(pid); found != runners.end()) return found->second;
-    pid = ParentProcess(pid);
-  }
-  return SessionId();
-}
-
-absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease& lease) const {
-  std::set<SessionId> with_memory;
-  for (const LeaseSuspensions::Charge& charge : broker_.suspensions().Charges(lease.key)) {
-    with_memory.insert(charge.session);
-  }
-  Programs programs;
-  std::set<std::int64_t> pids;  // a process may have several sessions
-  for (const SessionId id : with_memory) {
-    const std::shared_ptr<SessionState> session = sessions_.Find(id);
-    if (session == nullptr || !pids.insert(session->process().pid).second) continue;
-    const SessionId runner = RunnerOf(lease, session->process().pid);
-    if (!runner) return NoRunner(*session);
-    const std::shared_ptr<SessionState> parent = sessions_.Find(runner);
-    if (parent != nullptr && IsStopped(parent->process().pid)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the `lgpu run` (pid ", parent->process().pid, ") that would move ", session->identity().command,
-          " is stopped\ntry: kill -CONT ", parent->process().pid, "    (or fg, in its terminal)"));
-    }
-    v1::ProcessName& name = programs[runner].emplace_back();
-    name.set_pid(session->process().pid);
-    name.set_start_time(session->process().start_time);
-  }
-  return programs;
-}
-
 std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
   const std::uint64_t id = ++last_order_;
   order.runner = runner;
@@ -161,10 +118,14 @@ std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
   return id;
 }
 
+milliseconds LeaseSuspender::TimeFor(Bytes bytes) {
+  return kSettle + milliseconds(static_cast<std::int64_t>(bytes.count() / kBytesPerMs));
+}
+
 LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& programs, bool resume,
-                                            Bytes bytes) {
-  const milliseconds limit = resume ? kLongestRestore : TimeFor(bytes);
-  const milliseconds patience = TimeFor(bytes) + (resume ? kRestorePatience : kSlack);
+                                            milliseconds time) {
+  const milliseconds limit = resume ? kLongestRestore : time;
+  const milliseconds patience = time + (resume ? kRestorePatience : kSlack);
   const Clock::time_point deadline = Clock::now() + patience;
   std::map<std::uint64_t, SessionId> sent;
   {
@@ -194,6 +155,8 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
     const std::optional<absl::Status> answer = orders_.at(id).answer;
     answers.of[runner] = answer.value_or(closed_ ? absl::UnavailableError("lgpud is stopping") : none);
     if (!answer) answers.silent.insert(runner);
+    if (orders_.at(id).is_gone) answers.gone.insert(runner);
+    answers.left.insert(orders_.at(id).left.begin(), orders_.at(id).left.end());
     if (!answer && resume) {
       orders_.at(id).nobody_waits = lease.key;
     } else {
@@ -211,16 +174,20 @@ bool LeaseSuspender::IsClosed() const {
   return closed_;
 }
 
-absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& programs, Bytes bytes) {
+absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& programs, Bytes bytes,
+                                     Purpose purpose) {
   absl::Status failed;
   Programs undone;
-  const Answers out = Run(lease, programs, /*resume=*/false, bytes);
+  const bool is_for_kill = purpose == Purpose::kKill;
+  const milliseconds time = is_for_kill ? std::min(kBeforeKill, TimeFor(bytes)) : TimeFor(bytes);
+  const Answers out = Run(lease, programs, /*resume=*/false, time);
   for (const auto& [runner, status] : out.of) {
     failed.Update(status);
     // A runner that says that it failed has undone its part.
     if (status.ok() || out.silent.contains(runner)) undone[runner] = programs.at(runner);
   }
-  if (failed.ok() || IsClosed()) return failed;
+  if (failed.ok() || IsClosed() || is_for_kill) return failed;
+  leases_.NoteResumed(lease.key);
   absl::Status back;
   const Answers undoing = MoveBack(lease, undone, bytes);
   for (const auto& [runner, status] : undoing.of) {
@@ -232,7 +199,8 @@ absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& program
                                           std::string(back.message()), "\ntry: lgpu rm --kill ", lease.name));
 }
 
-absl::Status LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes) {
+absl::StatusOr<LeaseTable::Movers> LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes,
+                                                                 Purpose purpose) {
   LGPU_ASSIGN_OR_RETURN(const Programs programs, ProgramsOf(lease));
   std::vector<std::int64_t> pids;
   for (const auto& [runner, processes] : programs) {
@@ -249,7 +217,8 @@ absl::Status LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes) {
     on_the_way_ -= bytes;
   };
   LGPU_RETURN_IF_ERROR(CheckHostMemory(pids, all));
-  return MoveOut(lease, programs, bytes);
+  LGPU_RETURN_IF_ERROR(MoveOut(lease, programs, bytes, purpose));
+  return MoversOf(programs);
 }
 
 void LeaseSuspender::Observe(const Lease& lease) {
@@ -261,20 +230,33 @@ void LeaseSuspender::Observe(const Lease& lease) {
 absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& caller,
                                                                  const std::string& name,
                                                                  std::optional<UseTime> preempted_at) {
+  return SuspendFor(Purpose::kSuspension, caller, name, preempted_at);
+}
+
+void LeaseSuspender::PrepareKill(const Caller& caller, const std::string& name) {
+  const absl::StatusOr<std::vector<Lease>> found = leases_.Find(caller, {name});
+  if (!found.ok() || found->size() != 1 || !found->front().was_resumed) return;
+  SuspendFor(Purpose::kKill, caller, name, std::nullopt).IgnoreError();
+}
+
+absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendFor(Purpose purpose, const Caller& caller,
+                                                                    const std::string& name,
+                                                                    std::optional<UseTime> preempted_at) {
   const Clock::time_point began = Clock::now();
   LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginSuspension(caller, name));
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
-  if (const absl::Status moved = MoveOutInRoom(lease, bytes); !moved.ok()) {
+  const absl::StatusOr<LeaseTable::Movers> moved = MoveOutInRoom(lease, bytes, purpose);
+  if (!moved.ok()) {
     leases_.EndSuspension(lease.key);
-    Tell(lease, absl::StrCat("could not be suspended: ", std::string(moved.message())));
+    Tell(lease, absl::StrCat("could not be suspended: ", WithoutAdvice(moved.status())));
     MutexLock lock(mutex_);
     ++counters_.failures;
-    return AsAnswer(moved);
+    return AsAnswer(moved.status());
   }
   v1::SuspendLeaseResponse response;
   response.set_lease_id(lease.id);
   response.set_lease_name(lease.name);
-  response.set_bytes(leases_.Park(lease.key, preempted_at).count());
+  response.set_bytes(leases_.Park(lease.key, {.movers = *moved, .preempted_at = preempted_at}).count());
   response.set_took_ms(MsSince(began));
   Observe(lease);
   Tell(lease, absl::StrCat("suspended: ", FormatBytes(Bytes(response.bytes())), " in host memory after ",
@@ -287,33 +269,37 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::Suspend(const Caller& c
 
 absl::Status LeaseSuspender::AwaitMemory(const Lease& lease, const Patience& patience,
                                          std::vector<WaiterId>& rooms) {
+  // One card after the other, always in the same order: no two leases have each the room that the other one
+  // waits for.
+  for (const auto& [card, bytes] : broker_.suspensions().NeedOf(lease.key)) {
+    LGPU_RETURN_IF_ERROR(AwaitRoom(lease, {.card = card, .bytes = bytes}, patience, rooms));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LeaseSuspender::AwaitRoom(const Lease& lease, const Reservations::Request& need,
+                                       const Patience& patience, std::vector<WaiterId>& rooms) {
   const auto waker = std::make_shared<ThreadWaker>();
   const bool at_once = Clock::now() >= patience.deadline;
-  for (const auto& [card, bytes] : broker_.suspensions().NeedOf(lease.key)) {
-    rooms.push_back(broker_.reservations().Queue({.card = card,
-                                                  .bytes = bytes,
-                                                  .lease_name = lease.name,
-                                                  .owner = lease.owner.name,
-                                                  .pid = 0,
-                                                  .waker = waker,
-                                                  .at_once = at_once,
-                                                  .preemptible = lease.preemptible,
-                                                  .lease = lease.key}));
-  }
-  std::vector<WaiterId> waiting = rooms;
+  const WaiterId room = broker_.reservations().Queue({.card = need.card,
+                                                      .bytes = need.bytes,
+                                                      .lease_name = lease.name,
+                                                      .owner = lease.owner.name,
+                                                      .pid = 0,
+                                                      .waker = waker,
+                                                      .at_once = at_once,
+                                                      .preemptible = lease.preemptible,
+                                                      .lease = lease.key});
+  rooms.push_back(room);
   while (true) {
-    for (auto room = waiting.begin(); room != waiting.end();) {
-      const std::optional<Reservations::Place> place = broker_.reservations().View(*room);
-      const std::optional<Broker::Answer> answer = broker_.TakeAnswer(*room);
-      if (answer && !answer->status.ok()) return at_once ? NoRoomNow(lease, answer->status) : answer->status;
-      if (!answer && Clock::now() >= patience.deadline) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("there was no room for lease ", lease.name, " in that time",
-                         place ? absl::StrCat(": ", place->text) : std::string()));
-      }
-      room = answer ? waiting.erase(room) : room + 1;
+    const std::optional<Reservations::Place> place = broker_.reservations().View(room);
+    const std::optional<Broker::Answer> answer = broker_.TakeAnswer(room);
+    if (answer) return at_once ? NoRoomNow(lease, answer->status) : answer->status;
+    if (Clock::now() >= patience.deadline) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("there was no room for lease ", lease.name, " in that time",
+                       place ? absl::StrCat(": ", place->text) : std::string()));
     }
-    if (waiting.empty()) return absl::OkStatus();
     waker->WaitUntil(std::min(patience.deadline, Clock::now() + kGivenUpLook));
     if (patience.is_given_up()) return absl::CancelledError("the caller is gone");
     if (IsClosed()) return absl::UnavailableError("lgpud is stopping");
@@ -348,7 +334,6 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   for (const WaiterId room : rooms) broker_.reservations().Leave(room);
   LGPU_RETURN_IF_ERROR(ready);
   const Clock::time_point began = Clock::now();
-  const std::optional<UseTime> preempted_at = WhenPreempted(lease);
   v1::ResumeLeaseResponse response;
   response.set_lease_id(lease.id);
   response.set_lease_name(lease.name);
@@ -357,17 +342,18 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
   const absl::StatusOr<Programs> programs = ProgramsOf(lease);
   if (!programs.ok()) {  // none was told anything: they are suspended as before
-    leases_.Park(lease.key, preempted_at);
+    leases_.Park(lease.key, LeaseTable::ParkingOf(*lease.suspended));
     Observe(lease);
     return programs.status();
   }
   absl::Status back;
   absl::Status late;
+  absl::Status gone;
   const Answers answers = MoveBack(lease, *programs, bytes);
   for (const auto& [runner, status] : answers.of) {
-    (answers.silent.contains(runner) ? late : back).Update(status);
+    (answers.silent.contains(runner) ? late : answers.gone.contains(runner) ? gone : back).Update(status);
   }
-  const bool has_failed = !back.ok() || !late.ok();
+  const bool has_failed = !back.ok() || !late.ok() || !gone.ok();
   if (has_failed && IsClosed()) return absl::UnavailableError("lgpud is stopping");  // the next one goes on
   if (back.ok() && !late.ok()) {
     EndWhenAnswered(lease.key);
@@ -377,16 +363,18 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
                      " has its memory again, and its programs go on as soon as that one answers"));
   }
   if (!back.ok()) {
-    leases_.FailSuspension(lease.key, std::string(back.message()));
+    leases_.FailSuspension(lease.key, std::string(back.message()), answers.left);
     Observe(lease);
     Tell(lease, absl::StrCat("cannot be resumed: ", std::string(back.message())));
     MutexLock lock(mutex_);
     ++counters_.failures;
-    return absl::InternalError(absl::StrCat("the programs of lease ", lease.name,
-                                            " cannot be resumed: ", std::string(back.message()),
-                                            "\ntry: lgpu rm --kill ", lease.name));
+    return FailedFor(lease, back, answers.left);
   }
   leases_.EndSuspension(lease.key);
+  if (!gone.ok()) {
+    Tell(lease, absl::StrCat("has its memory again: ", WithoutAdvice(gone)));
+    return gone;
+  }
   response.set_bytes(bytes.count());
   response.set_took_ms(MsSince(began));
   Tell(lease,

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/reservations.h"
 #include "base/mutex.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/sessions/session_state.h"
@@ -53,13 +54,21 @@ class LeaseSuspender {
   absl::StatusOr<v1::ResumeLeaseResponse> Resume(const Caller& caller, const std::string& lease,
                                                  Clock::time_point deadline,
                                                  const std::function<bool()>& is_given_up);
+  /// The lease's programs are about to be killed: those that were resumed before are suspended, if that takes
+  /// a short time. What fails is left as it is.
+  void PrepareKill(const Caller& caller, const std::string& lease);
+  /// Makes leases whose suspended programs have all ended ordinary ones again; those whose guarantees do not
+  /// fit now stay as they are. To be called now and then.
+  void EndEmpty();
   /// Ends all waits.
   void Close();
 
   // Calls of runners' sessions.
   /// New orders; each is to be answered.
   std::vector<v1::Suspend> TakeOrders(SessionId runner);
-  void Answer(SessionId runner, std::uint64_t order, const absl::Status& status);
+  /// `left`: as in Suspended of session.proto.
+  void Answer(SessionId runner, std::uint64_t order, const absl::Status& status,
+              const std::set<std::int64_t>& left = {});
   /// A runner that has suspended programs has attested to this lgpud.
   void RunnerBack(const SessionState& runner);
   void RunnerGone(SessionId runner);
@@ -78,6 +87,8 @@ class LeaseSuspender {
     v1::Suspend frame;
     bool is_sent = false;
     std::optional<absl::Status> answer = {};
+    std::set<std::int64_t> left = {};           // processes, as the answer says
+    bool is_gone = false;                       // the answer is that its runner has ended
     std::optional<LeaseKey> nobody_waits = {};  // its answer decides about this lease
   };
   /// By their runners.
@@ -85,20 +96,33 @@ class LeaseSuspender {
   struct Answers {
     std::map<SessionId, absl::Status> of;  // each runner
     std::set<SessionId> silent;            // did not answer in time: it may still do what it was told
+    std::set<SessionId> gone;              // ended: what each has begun is put back by a process of its own
+    std::set<std::int64_t> left;           // processes that are in host memory still
   };
   absl::StatusOr<Programs> ProgramsOf(const Lease& lease) const;
-  /// The runner of the lease that is an ancestor of the process.
+  static LeaseTable::Movers MoversOf(const Programs& programs);
+  /// The runner that has moved the process, else one of the lease that is an ancestor of it.
   SessionId RunnerOf(const Lease& lease, std::int64_t pid) const;
-  /// Has the programs moved; where that fails, all runners have undone what they did, as far as they can.
-  absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes);
+  bool CanMove(SessionId runner) const;
+  /// Why suspended programs of the lease without a runner stay suspended.
+  absl::Status CannotBeResumed(const Lease& lease,
+                               const std::vector<std::shared_ptr<SessionState>>& programs) const;
+  enum class Purpose { kSuspension, kKill };
+  absl::StatusOr<v1::SuspendLeaseResponse> SuspendFor(Purpose purpose, const Caller& caller,
+                                                      const std::string& lease);
+  /// Has the programs moved; where that fails, all runners have undone what they did, as far as they can. For
+  /// a kill it takes a short time, and nothing is undone.
+  absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes, Purpose purpose);
   /// With host memory for all suspensions that run.
-  absl::Status MoveOutInRoom(const Lease& lease, Bytes bytes);
+  absl::StatusOr<LeaseTable::Movers> MoveOutInRoom(const Lease& lease, Bytes bytes, Purpose purpose);
   Answers MoveBack(const Lease& lease, const Programs& programs, Bytes bytes) {
-    return Run(lease, programs, /*resume=*/true, bytes);
+    return Run(lease, programs, /*resume=*/true, TimeFor(bytes));
   }
   /// What runners answer in time. An order to resume that was not answered stays: its answer decides about
   /// the lease whenever it comes.
-  Answers Run(const Lease& lease, const Programs& programs, bool resume, Bytes bytes);
+  Answers Run(const Lease& lease, const Programs& programs, bool resume, std::chrono::milliseconds time);
+  /// That a move of so much should take at most.
+  static std::chrono::milliseconds TimeFor(Bytes bytes);
   /// The lease's requests go on as soon as no order of it is open.
   void EndWhenAnswered(LeaseKey lease);
   /// Whether an order of the lease is open whose call is over: its answer will decide about the lease.
@@ -109,6 +133,9 @@ class LeaseSuspender {
     const std::function<bool()>& is_given_up;
   };
   absl::Status AwaitMemory(const Lease& lease, const Patience& patience, std::vector<WaiterId>& rooms);
+  /// Room on one card, as the card and the bytes of `need` say.
+  absl::Status AwaitRoom(const Lease& lease, const Reservations::Request& need, const Patience& patience,
+                         std::vector<WaiterId>& rooms);
   absl::StatusOr<v1::ResumeLeaseResponse> ResumeIn(const Lease& lease, const Patience& patience);
   void Observe(const Lease& lease);
   void Tell(const Lease& lease, const std::string& text);

@@ -4,10 +4,23 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "allocator/broker/lease_suspensions.h"
 #include "daemon/leases/lease_suspender.h"
 
 namespace lgpu::daemon {
+namespace {
+
+absl::Status RunnerEnded(const v1::Suspend& order) {
+  std::vector<std::int64_t> pids;
+  for (const v1::ProcessName& process : order.processes()) pids.push_back(process.pid());
+  return absl::FailedPreconditionError(
+      absl::StrCat("the `lgpu run` or `lgpu exec` of process ", absl::StrJoin(pids, ", "),
+                   " has ended while it moved its programs, and they are put back on their GPUs\n",
+                   "try: kill -9 ", absl::StrJoin(pids, " "), ", if they do not go on"));
+}
+
+}  // namespace
 
 std::vector<v1::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
   std::vector<v1::Suspend> frames;
@@ -19,7 +32,8 @@ std::vector<v1::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
   return frames;
 }
 
-void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Status& status) {
+void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Status& status,
+                            const std::set<std::int64_t>& left) {
   std::optional<LeaseKey> over;
   bool is_last = false;
   {
@@ -28,6 +42,7 @@ void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Stat
     if (found == orders_.end() || found->second.runner != runner) return;  // its time was over
     over = found->second.nobody_waits;
     found->second.answer = status;
+    found->second.left = left;
     if (over) orders_.erase(found);
     is_last = over && !HasOpenOrder(*over) && late_.erase(*over) > 0;
     answered_.NotifyAll();
@@ -37,7 +52,7 @@ void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Stat
     if (is_last) leases_.EndSuspension(*over);
     return;
   }
-  leases_.FailSuspension(*over, std::string(status.message()));
+  leases_.FailSuspension(*over, std::string(status.message()), left);
   leases_.TellOf(*over, [&](const LeaseEvents& events, const Lease& lease) {
     events.Suspended(lease, absl::StrCat("cannot be resumed: ", std::string(status.message())));
   });
@@ -46,6 +61,7 @@ void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Stat
 void LeaseSuspender::RunnerBack(const SessionState& runner) {
   const auto suspension = broker_.suspensions().Find(runner.lease());
   if (suspension && suspension->is_parked) return;
+  leases_.NoteResumed(runner.lease());
   {
     MutexLock lock(mutex_);
     Order order;
@@ -56,6 +72,23 @@ void LeaseSuspender::RunnerBack(const SessionState& runner) {
     Queue(runner.id(), std::move(order));
   }
   WakeRunner(runner.id());
+}
+
+void LeaseSuspender::EndEmpty() {
+  for (const LeaseKey key : leases_.EmptySuspensions()) {
+    {
+      MutexLock lock(mutex_);
+      if (!resuming_.insert(key).second) continue;
+    }
+    if (leases_.TakeBack(key, {}).ok()) {
+      leases_.EndSuspension(key);
+      leases_.TellOf(key, [](const LeaseEvents& events, const Lease& lease) {
+        events.Suspended(lease, "is not suspended any more: its suspended programs have ended");
+      });
+    }
+    MutexLock lock(mutex_);
+    resuming_.erase(key);
+  }
 }
 
 bool LeaseSuspender::HasOpenOrder(LeaseKey lease) const {
@@ -83,7 +116,8 @@ void LeaseSuspender::RunnerGone(SessionId runner) {
     });
     for (auto& [id, order] : orders_) {
       if (order.runner != runner || order.answer) continue;
-      order.answer = absl::FailedPreconditionError("its `lgpu run` has ended meanwhile");
+      order.answer = RunnerEnded(order.frame);
+      order.is_gone = true;
     }
     for (const LeaseKey lease : late_) {
       if (!HasOpenOrder(lease)) over.push_back(lease);

@@ -129,16 +129,28 @@ class LeaseTable {
   // Suspension (LeaseSuspender): as the calls of LeaseSuspensions, with the journal in step.
   /// A copy of the lease, whose requests wait from here on.
   absl::StatusOr<Lease> BeginSuspension(const Caller& caller, const std::string& lease);
+  /// By process: the session of the runner that has moved it.
+  using Movers = std::map<std::int64_t, SessionId>;
+  /// What is known of a suspension beside the account; the next lgpud knows it too.
+  struct Parking {
+    Movers movers;
+    std::optional<UseTime> preempted_at;  // as in LeaseSuspender::Suspend
+  };
+  static Parking ParkingOf(const v1::JournalSuspended& record);
   /// Returns the bytes; none where the lease is gone.
-  /// `preempted_at`: as in LeaseSuspender::Suspend.
-  Bytes Park(LeaseKey key, std::optional<UseTime> preempted_at);
+  Bytes Park(LeaseKey key, const Parking& parking);
   /// A copy of the lease, which is suspended. FAILED_PRECONDITION: it is not, or it cannot be resumed.
   absl::StatusOr<Lease> FindSuspended(const Caller& caller, const std::string& lease) const;
   /// When this is OK the next lgpud charges it too.
   absl::Status TakeBack(LeaseKey key, std::span<const WaiterId> rooms);
   void EndSuspension(LeaseKey key);
-  /// The programs cannot be resumed: their memory is in no account, and stays so.
-  void FailSuspension(LeaseKey key, const std::string& why);
+  /// Programs of the lease were moved, and moved back.
+  void NoteResumed(LeaseKey key);
+  /// The processes `left` cannot be resumed: their memory is in no account, and stays so. The lease's other
+  /// programs stay charged.
+  void FailSuspension(LeaseKey key, const std::string& why, const std::set<std::int64_t>& left);
+  /// Leases in host memory, or FAILED, whose suspended programs have all ended.
+  std::vector<LeaseKey> EmptySuspensions() const;
   /// The suspensions of restored leases, after their sessions.
   void RestoreSuspensions();
 

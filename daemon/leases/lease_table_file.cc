@@ -22,7 +22,9 @@ absl::Status LeaseTable::SaveLasting() {
     for (const auto& [key, lease] : leases_) {
       if (lease.lasting && lease.ready && !lease.ending) {
         lasting.push_back(RecordOf(lease));
-        lasting.back().clear_suspended();  // no program is there after a restart of the machine
+        // No program is there after a restart of the machine.
+        lasting.back().clear_suspended();
+        lasting.back().clear_was_resumed();
         saved_now.push_back(key);
       }
     }

@@ -77,6 +77,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   lease.preemptible = FromProto(record.preemptible());
   if (record.has_suspended()) lease.suspended = record.suspended();
   lease.idle_after = std::chrono::milliseconds(record.idle_after_ms());
+  lease.was_resumed = record.was_resumed();
   lease.used_at = UseTimeNow();  // what was before is not known
   lease.sessions_ever = record.sessions_ever();
   lease.removed = lease.ending = record.removed();

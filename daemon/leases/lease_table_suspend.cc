@@ -37,14 +37,29 @@ v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
   return record;
 }
 
-Bytes LeaseTable::Park(LeaseKey key, std::optional<UseTime> preempted_at) {
+LeaseTable::Parking LeaseTable::ParkingOf(const v1::JournalSuspended& record) {
+  Parking parking;
+  for (const v1::JournalMover& mover : record.movers()) {
+    parking.movers[mover.pid()] = SessionId{mover.session_id()};
+  }
+  if (record.preempted_at_boottime_ns() != 0)
+    parking.preempted_at = UseTime(record.preempted_at_boottime_ns());
+  return parking;
+}
+
+Bytes LeaseTable::Park(LeaseKey key, const Parking& parking) {
   Bytes parked;
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
     if (found == leases_.end() || !broker_.suspensions().Find(key)) return Bytes();
-    found->second.suspended = SuspendedRecord(key);
-    found->second.suspended->set_preempted_at_boottime_ns(preempted_at.value_or(UseTime(0)).count());
+    v1::JournalSuspended& record = found->second.suspended.emplace(SuspendedRecord(key));
+    for (const auto& [pid, session] : parking.movers) {
+      v1::JournalMover& mover = *record.add_movers();
+      mover.set_pid(pid);
+      mover.set_session_id(session.value);
+    }
+    record.set_preempted_at_boottime_ns(parking.preempted_at.value_or(UseTime(0)).count());
     // Before the memory is anybody's: a grant of it is behind this record in the journal.
     NoteLease(found->second);
     parked = broker_.suspensions().Park(key);
@@ -70,18 +85,20 @@ absl::StatusOr<Lease> LeaseTable::FindSuspended(const Caller& caller, const std:
 }
 
 absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms) {
-  std::optional<UseTime> preempted_at;
+  Parking parking;
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
     if (found == leases_.end()) return absl::NotFoundError("the lease has ended");
     LGPU_RETURN_IF_ERROR(broker_.suspensions().TakeBack(key, rooms));
-    preempted_at = WhenPreempted(found->second);
-    found->second.suspended.reset();
+    if (const auto record = std::exchange(found->second.suspended, std::nullopt))
+      parking = ParkingOf(*record);
+    const auto suspension = broker_.suspensions().Find(key);
+    found->second.was_resumed |= suspension && suspension->has_programs;
     NoteLease(found->second);
   }
   const absl::Status kept = Commit();
-  if (!kept.ok()) Park(key, preempted_at);  // the next lgpud would give the memory to others
+  if (!kept.ok()) Park(key, parking);  // the next lgpud would give the memory to others
   return kept;
 }
 
@@ -97,12 +114,30 @@ std::vector<Lease> LeaseTable::Preempted() const {
 bool LeaseTable::HasSuspendedPrograms(const Lease& lease) const {
   const auto suspension = broker_.suspensions().Find(lease.key);
   if (!suspension || (lease.suspended && !lease.suspended->failed().empty())) return false;
-  return !suspension->is_parked || !suspension->parked.is_zero();  // or they are on the way
+  return !suspension->is_parked || suspension->has_programs;  // or they are on the way
+}
+
+std::vector<LeaseKey> LeaseTable::EmptySuspensions() const {
+  std::vector<LeaseKey> keys;
+  MutexLock lock(mutex_);
+  for (const auto& [key, lease] : leases_) {
+    if (!lease.suspended || lease.ending || !lease.ready) continue;
+    const auto suspension = broker_.suspensions().Find(key);
+    if (suspension && suspension->is_parked && !suspension->has_programs) keys.push_back(key);
+  }
+  return keys;
+}
+
+void LeaseTable::NoteResumed(LeaseKey key) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  if (found == leases_.end() || std::exchange(found->second.was_resumed, true)) return;
+  NoteLease(found->second);
 }
 
 void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }
 
-void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
+void LeaseTable::FailSuspension(LeaseKey key, const std::string& why, const std::set<std::int64_t>& left) {
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
@@ -110,6 +145,7 @@ void LeaseTable::FailSuspension(LeaseKey key, const std::string& why) {
     // Of a suspension of an earlier lgpud's the account knows nothing. Where it cannot begin, the programs
     // keep their charges, and the journal says the same.
     if (!broker_.suspensions().BeginAnyway(key).ok()) return;
+    broker_.suspensions().MoveOnly(key, left);
     found->second.suspended = SuspendedRecord(key);
     found->second.suspended->set_failed(why);
     NoteLease(found->second);  // before the memory is anybody's, as in Park

@@ -43,6 +43,12 @@ absl::Status NoMeansFor(const v1::JournalSession& session, const absl::Status& w
       "and start again"));
 }
 
+// Whether a session is one of those that left the GPUs.
+bool IsIn(const v1::JournalSuspended& suspended, std::uint64_t session) {
+  return std::any_of(suspended.charges().begin(), suspended.charges().end(),
+                     [session](const v1::JournalCharged& charge) { return charge.session_id() == session; });
+}
+
 }  // namespace
 
 absl::Status Recovery::RestoreSession(const JournalState& state, const v1::JournalSession& session,
@@ -53,10 +59,9 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
        at != state.charges().end() && at->first.first == session.id(); ++at) {
     charges.push_back({.device = LogicalId{at->first.second}, .bytes = Bytes(at->second)});
   }
-  // What a suspended lease is charged is in its own record.
   if (const auto known = state.leases().find(lease.value);
-      known != state.leases().end() && known->second.has_suspended()) {
-    charges.clear();
+      known != state.leases().end() && IsIn(known->second.suspended(), session.id())) {
+    charges.clear();  // they are in that record
   }
   if (parts_.leases.Names(lease).first.empty()) {  // it could not be restored
     if (const auto known = state.leases().find(lease.value);

@@ -293,6 +293,7 @@ grpc::ServerUnaryReactor* ControlService::RemoveLease(Context* context, const v1
                   }
                   v1::RemoveLeaseResponse removed;
                   if (!request->lease().empty()) {
+                    if (request->before_kill()) parts_.suspender.PrepareKill(caller, request->lease());
                     const Clock::time_point until = request->at_once() ? Clock::now() : Deadline(*context);
                     LGPU_RETURN_IF_ERROR(parts_.leases.Remove(caller, request->lease(), until));
                     return removed;

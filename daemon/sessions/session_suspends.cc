@@ -1,5 +1,7 @@
 // Programs of leases that are suspended: the client, which started them, moves them.
 
+#include <cstdint>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -34,10 +36,13 @@ void Session::HandleSuspended(const v1::Suspended& suspended) {
   }
   const int code = suspended.code();
   const bool is_code = code >= 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
+  std::set<std::int64_t> left;
+  for (const v1::ProcessName& process : suspended.left()) left.insert(process.pid());
   services_.suspender->Answer(
       peer_.id, suspended.order_id(),
       absl::Status(is_code ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-                   AsUtf8(suspended.message().substr(0, kMaxReasonBytes))));
+                   AsUtf8(suspended.message().substr(0, kMaxReasonBytes))),
+      left);
 }
 
 }  // namespace lgpu::daemon

@@ -29,6 +29,7 @@ FakeMachine::FakeMachine(const std::vector<CardOptions>& cards) {
   LGPU_CHECK(data != MAP_FAILED);
   state_ = static_cast<State*>(data);  // zero: the memfd is new
   state_->driver_version = 13000;
+  state_->driver_branch = 580;
   state_->too_new_image = 200;  // CUDA_ERROR_INVALID_IMAGE
   state_->card_count = static_cast<std::int32_t>(cards.size());
   for (std::size_t i = 0; i < cards.size(); ++i) {

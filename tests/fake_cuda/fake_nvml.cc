@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "allocator/device/cuda/nvml_abi.h"
@@ -54,7 +55,9 @@ FAKE_EXPORT const char* nvmlErrorString(Result result) {
   return result == lgpu::nvml::kSuccess ? "Success" : "An error of the fake NVML";
 }
 FAKE_EXPORT Result nvmlSystemGetDriverVersion(char* text, unsigned length) {
-  return Copy("580.00.fake", text, length);
+  StateFile* const file = StateFile::OfThisProcess();
+  const int branch = file == nullptr ? 580 : file->state().driver_branch.load();
+  return Copy((std::to_string(branch) + ".00.fake").c_str(), text, length);
 }
 
 FAKE_EXPORT Result nvmlDeviceGetCount_v2(unsigned* count) {

@@ -102,6 +102,7 @@ struct State {
   std::int32_t card_count;
   std::atomic<std::int32_t> init_result;         // of cuInit
   std::atomic<std::int32_t> driver_version;      // 13000; older drivers refuse newer images
+  std::atomic<std::int32_t> driver_branch;       // as NVML has it: 580
   std::atomic<std::int32_t> too_new_image;       // the result for machine code of a newer toolkit
   std::atomic<bool> hold_kernels;                // kernels wait until this is false
   std::atomic<bool> nvml_absent;                 // nvmlInit fails

@@ -95,6 +95,18 @@ TEST_F(LeaseSuspensionsTest, ItsMemoryIsChargedAgainWholeOrNotAtAll) {
   EXPECT_EQ(suspensions().Find(kAnn), std::nullopt);
 }
 
+TEST_F(LeaseSuspensionsTest, ALeaseWhoseProgramsHaveEndedIsTakenBackWithItsGuaranteeAlone) {
+  Device(1_GiB, kAnn);
+  const SessionId program = Program(1, kAnn);
+  Charged(program, 800_MiB);
+  Suspend(kAnn);
+  EXPECT_TRUE(suspensions().Find(kAnn)->has_programs);
+  broker_->StartDraining(program);
+  EXPECT_FALSE(suspensions().Find(kAnn)->has_programs);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(CardFree(), 1_GiB);
+}
+
 TEST_F(LeaseSuspensionsTest, APlaceInTheQueueSetsItsMemoryAside) {
   Device(1_GiB, kAnn);
   Device(1_GiB, kBob);
@@ -252,6 +264,26 @@ TEST_F(LeaseSuspensionsTest, RequestsOfALeaseThatCannotBeResumedAreRefused) {
   Charged(Program(2, kBob), 900_MiB);
 }
 
+TEST_F(LeaseSuspensionsTest, ProgramsThatAreBackStayChargedWhereAnotherOneCannotBeMovedBack) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  const SessionId back = Program(1, kAnn);
+  const SessionId left = Program(2, kAnn);
+  Charged(back, 300_MiB);
+  Charged(left, 400_MiB);
+  Suspend(kAnn);
+  ASSERT_EQ(suspensions().TakeBack(kAnn, {}), absl::OkStatus());
+  suspensions().MoveOnly(kAnn, {1002});
+  suspensions().Fail(kAnn);
+  Check();
+  EXPECT_EQ(Held(ann), 300_MiB);
+  EXPECT_EQ(suspensions().Find(kAnn)->parked, 400_MiB);
+  Uncharge(back, 100_MiB);
+  EXPECT_EQ(Held(ann), 200_MiB);
+  broker_->StartDraining(left);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  Charged(back, 50_MiB);
+}
+
 TEST_F(LeaseSuspensionsTest, ALeaseOfAnEarlierBrokerFailsWhoseProgramsAreNotBackYet) {
   const LogicalId ann = Device(1_GiB, kAnn);
   const SessionId program = Program(1, kAnn);
@@ -266,6 +298,18 @@ TEST_F(LeaseSuspensionsTest, ALeaseOfAnEarlierBrokerFailsWhoseProgramsAreNotBack
   Check();
   EXPECT_EQ(Held(ann), Bytes());
   EXPECT_TRUE(suspensions().Find(kAnn)->is_parked);
+}
+
+TEST_F(LeaseSuspensionsTest, ALeaseOnARealCardWithoutAFigureOfFreeMemoryIsNotSuspended) {
+  Broker::Options options = AllCardsOf(*backend_);
+  for (BrokerCard& card : options.cards) card.device.simulated = false;
+  broker_ = *Broker::Create(*backend_, log_, options);
+  Device(1_GiB, kAnn);
+  Charged(Program(1, kAnn), 300_MiB);
+  const absl::Status refused = suspensions().Begin(kAnn);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("how much memory GPU 0 has free"));
+  EXPECT_EQ(suspensions().Find(kAnn), std::nullopt);
 }
 
 TEST_F(LeaseSuspensionsTest, ARemovedLeaseIsForgotten) {

@@ -1,0 +1,24 @@
+#include "cli/unfit_drivers.h"
+
+namespace lgpu::cli {
+namespace {
+
+struct Unfit {
+  std::string_view branch;  // versions begin with it
+  const char* why;
+};
+
+constexpr Unfit kUnfitDrivers[] = {
+    {"610.", "its lock may end the program by SIGSEGV (issue 58 of NVIDIA's cuda-checkpoint)"},
+};
+
+}  // namespace
+
+const char* WhyUnfitToSuspend(std::string_view driver) {
+  for (const Unfit& unfit : kUnfitDrivers) {
+    if (driver.substr(0, unfit.branch.size()) == unfit.branch) return unfit.why;
+  }
+  return nullptr;
+}
+
+}  // namespace lgpu::cli
