@@ -109,7 +109,8 @@ class LeaseSuspender {
                                const std::vector<std::shared_ptr<SessionState>>& programs) const;
   enum class Purpose { kSuspension, kKill };
   absl::StatusOr<v1::SuspendLeaseResponse> SuspendFor(Purpose purpose, const Caller& caller,
-                                                      const std::string& lease);
+                                                      const std::string& lease,
+                                                      std::optional<UseTime> preempted_at);
   /// Has the programs moved; where that fails, all runners have undone what they did, as far as they can. For
   /// a kill it takes a short time, and nothing is undone.
   absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes, Purpose purpose);
