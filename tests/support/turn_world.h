@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "allocator/broker/broker.h"
 #include "allocator/broker/release_order.h"
+#include "allocator/device/device_memory.h"
 #include "lgpu/bytes.h"
-#include "lgpu/device_memory.h"
 #include "tests/allocator/broker/recording_log.h"
 
 namespace lgpu {
