@@ -130,7 +130,8 @@ absl::Status ProgramSuspender::ResumeAll(std::set<pid_t> pids, Clock::time_point
   for (const pid_t pid : pids) {
     const absl::Status resumed = calls_.PutBack(pid, deadline);
     all.Update(resumed);
-    if (!resumed.ok()) NoteIfLeft(pid);
+    // A driver that did not answer may be moving it still.
+    if (!resumed.ok() && !absl::IsDeadlineExceeded(resumed)) NoteIfLeft(pid);
   }
   if (all.ok()) NoteSuspended(pids, false);
   return all;

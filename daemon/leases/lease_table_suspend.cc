@@ -122,6 +122,8 @@ std::vector<LeaseKey> LeaseTable::EmptySuspensions() const {
   MutexLock lock(mutex_);
   for (const auto& [key, lease] : leases_) {
     if (!lease.suspended || lease.ending || !lease.ready) continue;
+    // Where none was left in host memory a program is in a state that no driver names.
+    if (!lease.suspended->failed().empty() && lease.suspended->charges().empty()) continue;
     const auto suspension = broker_.suspensions().Find(key);
     if (suspension && suspension->is_parked && !suspension->has_programs) keys.push_back(key);
   }

@@ -254,6 +254,20 @@ TEST_F(SuspendTest, ProgramsThatAreBackKeepTheirMemoryWhereAnotherOneCannotBeMov
   End(*holder);
 }
 
+TEST_F(SuspendTest, AProgramThatIsBackAndCannotBeUnlockedStaysCharged) {
+  StartMachine();
+  auto holder = StartHolder();
+  const pid_t pid = HolderPid();
+  ASSERT_EQ(Suspend().code, 0);
+  machine_.FailCall("cuCheckpointProcessUnlock", 999, 0, 1, pid);
+  EXPECT_THAT(Resume().err, HasSubstr("cuCheckpointProcessUnlock"));
+  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 800_MiB}}));
+  const auto is_over = [&] { return Run({"ls"}).out.find("FAILED") == std::string::npos; };
+  EXPECT_FALSE(Eventually(is_over, std::chrono::seconds(2)));
+  EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
+  holder->Wait();
+}
+
 TEST_F(SuspendTest, AProgramThatIsKilledMeanwhileEndsItsLease) {
   StartMachine();
   auto holder = StartHolder();
