@@ -59,6 +59,11 @@ bool GivingWay::HasAsk(WaiterId head) const {
                      [head](const auto& entry) { return entry.second.head == head; });
 }
 
+void GivingWay::Close(WaiterId id, bool is_served) {
+  if (is_served) askers_.Forgive(id);
+  askers_.Settle();
+}
+
 bool GivingWay::HasHead(CardId card) const {
   return std::any_of(asks_.begin(), asks_.end(), [&](const auto& entry) {
     return entry.second.card == card && HeadOf(entry.second) != nullptr;

@@ -56,6 +56,8 @@ class GivingWay {
   bool HasHead(CardId card) const;
   /// Whether leases give way for the request.
   bool IsHead(WaiterId id) const { return HasAsk(id); }
+  /// The account of a request that has left its queue is closed; `is_served`: nobody pays for it.
+  void Close(WaiterId id, bool is_served);
   /// When time alone gives MoveOn something to do, if that was called at `since`.
   Broker::TimePoint NextChange(CardId card, Broker::TimePoint since) const;
 
