@@ -18,9 +18,7 @@ void IdleAfterFlag::AddTo(CLI::App& verb) {
 absl::StatusOr<std::uint64_t> IdleAfterFlag::Milliseconds() const {
   if (text.empty()) return 0;
   const absl::StatusOr<std::chrono::milliseconds> time = ParseDuration(text);
-  if (!time.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--idle-after: ", time.status().message()));
-  }
+  if (!time.ok()) return absl::InvalidArgumentError(absl::StrCat("--idle-after: ", time.status().message()));
   if (*time < std::chrono::seconds(1)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--idle-after ", Printable(text),

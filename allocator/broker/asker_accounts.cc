@@ -15,6 +15,10 @@ void AskerAccounts::End(WaiterId id) {
   if (const auto found = accounts_.find(id); found != accounts_.end()) found->second.ended = tables_.now();
 }
 
+void AskerAccounts::Forgive(WaiterId id) {
+  if (const auto found = accounts_.find(id); found != accounts_.end()) found->second.is_forgiven = true;
+}
+
 void AskerAccounts::Settle() {
   const Broker::TimePoint now = tables_.now();
   std::erase_if(pays_until_, [now](const auto& entry) { return entry.second <= now; });
@@ -24,7 +28,7 @@ void AskerAccounts::Settle() {
       const Account& account = entry->second;
       const Broker::TimePoint::duration lasted = account.ended.value_or(now) - account.began;
       waited_ += lasted;
-      if (WasGivenUp(entry->first)) {
+      if (!account.is_forgiven && WasGivenUp(entry->first)) {
         Broker::TimePoint& until = pays_until_[account.payer];
         until = std::max(until, now + std::max<Broker::TimePoint::duration>(lasted, kLeastPaid));
       }
@@ -51,8 +55,7 @@ bool AskerAccounts::WaitsForCard(WaiterId id) const {
 
 bool AskerAccounts::WasGivenUp(WaiterId id) const {
   const auto found = waiting_.waiters.find(id);
-  if (found == waiting_.waiters.end())
-    return true;  // with its session, or with the lease that was to be made
+  if (found == waiting_.waiters.end()) return true;  // with its program
   // Cancelled, or its lease has ended; lgpud's own refusals are of another kind.
   const Waiter& waiter = found->second;
   return waiter.phase == Waiter::Phase::kRefused && !absl::IsResourceExhausted(waiter.refusal);

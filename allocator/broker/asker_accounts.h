@@ -31,6 +31,8 @@ class AskerAccounts {
   void Begin(WaiterId id, const Waiter& waiter);
   /// No lease gives way for it any more.
   void End(WaiterId id);
+  /// The request has what it asked for by other means: nobody pays for it.
+  void Forgive(WaiterId id);
   /// Closes the accounts of requests that wait for their card no more. To be called after each that left.
   void Settle();
   /// Whether leases may be asked for the request: who makes it does not pay for another one now.
@@ -48,6 +50,7 @@ class AskerAccounts {
     Payer payer;
     Broker::TimePoint began;
     std::optional<Broker::TimePoint> ended = {};
+    bool is_forgiven = false;
   };
 
   Payer PayerOf(const Waiter& waiter) const;

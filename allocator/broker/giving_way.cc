@@ -55,6 +55,10 @@ Bytes GivingWay::YieldOf(const Ask& ask) const {
   return ask.runner ? SurplusOf(ask.lease, ask.card) : preemptible_.YieldOf(ask.lease, ask.card);
 }
 
+Broker::TimePoint::duration GivingWay::CostOf(const Ask& ask) const {
+  return (tables_.now() - ask.asked_at) * (ask.runner ? 1 : 2);  // who is suspended comes back, too
+}
+
 ReleaseRecord* GivingWay::FindRecord(const Ask& ask) {
   if (!ask.runner) return preemptible_.FindRecord(ask.lease);
   const auto runner = tables_.sessions.find(ask.runner);
@@ -70,6 +74,11 @@ Waiter* GivingWay::HeadOf(const Ask& ask) const {
 bool GivingWay::HasAsk(WaiterId head) const {
   return std::any_of(asks_.begin(), asks_.end(),
                      [head](const auto& entry) { return entry.second.head == head; });
+}
+
+void GivingWay::Close(WaiterId id, bool is_served) {
+  if (is_served) askers_.Forgive(id);
+  askers_.Settle();
 }
 
 bool GivingWay::HasHead(CardId card) const {
@@ -119,7 +128,7 @@ bool GivingWay::End(Asks::iterator entry) {
   counters_.bytes += ask.given;
   const Broker::TimePoint now = tables_.now();
   if (ReleaseRecord* const record = FindRecord(ask); record != nullptr && ask.counts) {
-    if (!ask.is_answered && !ask.given.is_zero()) record->took = now - ask.asked_at;
+    if (!ask.is_answered && !ask.given.is_zero()) record->took = CostOf(ask);
     if (ask.given.is_zero()) {
       record->rests_until = now + kFirstRest * (1 << std::min(record->in_vain, 10));
       ++record->in_vain;
@@ -361,6 +370,7 @@ std::vector<ReleaseOrder> GivingWay::TakeOrders(SessionId session) {
                       .limit = std::chrono::duration_cast<std::chrono::milliseconds>(
                           std::max(ask.ends - now, Broker::TimePoint::duration::zero())),
                       .asker = ask.view.for_lease,
+                      .asker_owner = ask.view.for_owner,
                       .is_turn = ask.is_turn});
   }
   return orders;
@@ -382,10 +392,10 @@ absl::StatusOr<std::optional<CardId>> GivingWay::Answer(SessionId session, Relea
   ask.is_answered = true;
   ask.counts = outcome != ReleaseOutcome::kNotIdle;
   if (ReleaseRecord* const record = FindRecord(ask); record != nullptr && outcome == ReleaseOutcome::kDone) {
-    // A suspension is moved back too.
-    record->took = (now - ask.asked_at) * (ask.runner ? 1 : 2);
+    record->took = CostOf(ask);
   }
-  if (outcome == ReleaseOutcome::kNotIdle) NoteUseOf(ask.lease);
+  // A hook is asked once for each request, a suspension as often as its lease is idle.
+  if (outcome == ReleaseOutcome::kNotIdle && !ask.runner) NoteUseOf(ask.lease);
   ask.ends = std::min(ask.ends, outcome == ReleaseOutcome::kDone ? now + kSettle : now);
   waiting_.times_changed = true;
   return ask.card;

@@ -74,6 +74,8 @@ class GivingWay {
   bool WaitForTurns(CardId card);
   /// Whether leases give way for the request.
   bool IsHead(WaiterId id) const { return HasAsk(id); }
+  /// The account of a request that has left its queue is closed; `is_served`: nobody pays for it.
+  void Close(WaiterId id, bool is_served);
   /// When time alone gives MoveOn something to do, if that was called at `since`.
   Broker::TimePoint NextChange(CardId card, Broker::TimePoint since) const;
 
@@ -116,6 +118,8 @@ class GivingWay {
   bool CanAnyGive() const;
   Bytes SurplusOf(LeaseKey lease, CardId card) const;
   Bytes YieldOf(const Ask& ask) const;
+  /// The time that it has taken by now, with the way back.
+  Broker::TimePoint::duration CostOf(const Ask& ask) const;
   /// Null: whom it was asked of is gone.
   ReleaseRecord* FindRecord(const Ask& ask);
   /// The request still waits for the card.

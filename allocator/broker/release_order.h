@@ -21,6 +21,7 @@ struct ReleaseOrder {
   Bytes bytes;                        // that the request lacks, of what the lease holds
   std::chrono::milliseconds limit{};  // the hook may run so long
   std::string asker = {};             // the lease that waits; empty: it has no name
+  std::string asker_owner = {};       // whose it is
   bool is_turn = false;               // the lease is at work, and its turn is over
 };
 

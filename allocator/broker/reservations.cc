@@ -53,7 +53,7 @@ std::optional<Reservations::Place> Reservations::View(WaiterId id) const {
       .waiting = order.size()};
 }
 
-void Reservations::Leave(WaiterId id) {
+void Reservations::Leave(WaiterId id, bool is_served) {
   BrokerLock lock(core_);
   const auto found = core_.waiting.waiters.find(id);
   if (found != core_.waiting.waiters.end()) {
@@ -64,6 +64,7 @@ void Reservations::Leave(WaiterId id) {
     const bool held_back = (turn && turn->of == id) || !waiter.aside.is_zero() || core_.giving_way.IsHead(id);
     if (waiter.Waits()) core_.admission.Leave(id, waiter);
     core_.requests.Forget(id);
+    core_.giving_way.Close(id, is_served);
     if (held_back) core_.scheduler.Serve(card);
   }
   if (const auto aside = core_.waiting.set_aside.find(id); aside != core_.waiting.set_aside.end()) {

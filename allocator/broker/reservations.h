@@ -42,8 +42,9 @@ class Reservations {
   WaiterId Queue(const Request& spec);
   /// Where it stands; nothing: it waits no more.
   std::optional<Place> View(WaiterId id) const;
-  /// Leaves the queue. What was set aside and not used is free.
-  void Leave(WaiterId id);
+  /// Leaves the queue. What was set aside and not used is free. `is_served`: the lease was made elsewhere,
+  /// and nobody pays for leases that gave way for the request (AskerAccounts).
+  void Leave(WaiterId id, bool is_served = false);
 
  private:
   BrokerCore& core_;

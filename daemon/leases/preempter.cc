@@ -21,7 +21,11 @@ constexpr std::chrono::seconds kRetry{1};
 // For programs that come back to a new lgpud.
 constexpr std::chrono::seconds kComingBack{2};
 
-std::string ForWhom(const std::string& asker) { return asker.empty() ? "another program" : "lease " + asker; }
+/// Nobody learns the names of another user's leases.
+std::string ForWhom(const ReleaseOrder& order, const Lease& lease) {
+  if (order.asker_owner != lease.owner.name) return "another user";
+  return order.asker.empty() ? "another program" : "lease " + order.asker;
+}
 
 std::int64_t SecondsOf(UseTime time) {
   return std::chrono::duration_cast<std::chrono::seconds>(time).count();
@@ -96,7 +100,7 @@ ReleaseOutcome Preempter::Suspend(const ReleaseOrder& order) {
   if (idle < GivingWay::kIdleAfter && !order.is_turn) return ReleaseOutcome::kNotIdle;
   leases_.TellOf(order.lease, [&](const LeaseEvents& events, const Lease& found) {
     events.AskedToGiveWay(
-        found, absl::StrCat("is suspended for ", ForWhom(order.asker), ": ",
+        found, absl::StrCat("is suspended for ", ForWhom(order, found), ": ",
                             order.is_turn ? std::string("its turn is over")
                                           : absl::StrCat("it has been idle for ", SecondsOf(idle), "s"),
                             ", and a request lacks ", FormatBytes(order.bytes), " of what it holds"));

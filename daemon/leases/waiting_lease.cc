@@ -28,7 +28,7 @@ std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
   absl::StatusOr<v1::Lease> lease = leases_.Create(caller_, request_, Clock::now(), attempt);
   made_new_ = lease.ok() && attempt.is_new;
   if (lease.ok() || is_late || !absl::IsResourceExhausted(lease.status())) {
-    LeaveQueue();
+    LeaveQueue(lease.ok());
     return lease;
   }
   last_ = lease.status();
@@ -82,10 +82,11 @@ void WaitingLease::TakeBack(const v1::Lease& lease) {
   if (made_new_) leases_.TakeBack(lease);
 }
 
-void WaitingLease::LeaveQueue() {
+void WaitingLease::LeaveQueue(bool is_served) {
   has_room_ = false;
   next_text_ = {};
-  if (const WaiterId room = std::exchange(attempt_.room, {})) broker_.reservations().Leave(room);
+  const WaiterId room = std::exchange(attempt_.room, {});
+  if (room) broker_.reservations().Leave(room, is_served);
 }
 
 bool WaitingLease::HasRoom() {

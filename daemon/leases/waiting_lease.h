@@ -47,7 +47,7 @@ class WaitingLease {
   const Caller& caller() const { return caller_; }
 
  private:
-  void LeaveQueue();
+  void LeaveQueue(bool is_served = false);
   /// What it waited for in the queue is set aside.
   bool HasRoom();
 

@@ -188,7 +188,7 @@ void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot)
 
 std::string StatsReporter::AskerFor(const Caller& caller, const GivingWayView& view) const {
   const bool is_own = view.for_owner == user_names_.NameOf(caller.uid) && !caller.only;
-  if (!caller.is_root() && !is_own) return view.for_owner;
+  if (!caller.is_root() && !is_own) return "another user";
   if (!view.for_lease.empty()) return view.for_lease;
   const std::string program = view.for_pid == 0 ? "" : LookUp(view.for_pid).command;
   return program.empty() ? view.for_owner : program;
@@ -260,8 +260,8 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease,
   if (const auto last = lease.placements->last_at()) *out.mutable_last_op_at() = ToTimestamp(*last);
   if (lease.ends.any()) *out.mutable_ends() = ToProto(lease.ends, BootTimeNow());
   out.set_preemptible(ToProto(lease.preemptible));
-  if (lease.idle_after.count() > 0)
-    out.set_idle_after_ms(static_cast<std::uint64_t>(lease.idle_after.count()));
+  const auto idle_after_ms = static_cast<std::uint64_t>(lease.idle_after.count());
+  if (idle_after_ms > 0) out.set_idle_after_ms(idle_after_ms);
   if (auto suspension = SuspensionOf(lease, broker_)) *out.mutable_suspension() = *std::move(suspension);
   if (const auto last = LastUse(lease, sessions_)) {
     *out.mutable_idle_since() = ToTimestamp(std::max(ToSystemTime(*last), lease.created_at));

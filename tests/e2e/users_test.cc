@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/harness.h"
 
@@ -196,6 +197,28 @@ TEST_F(UsersTest, BlocksAndOpsOfAnotherUsersLeaseAreNotFound) {
       EXPECT_EQ(other.out, "") << verb << " " << name;
     }
   }
+}
+
+TEST_F(UsersTest, ALeaseThatGivesWayIsNotToldTheLeaseOfAnotherUser) {
+  Start("");
+  const auto ann = *ChildProgram::Start(
+      Lgpu(kAnn, {"run", "-q", "--name", "holder", "--release", "sleep 60", "--", LGPU_E2E_CLIENT}));
+  ASSERT_THAT(Ask(*ann, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*ann, "a", 200), StartsWith("ok "));
+  ASSERT_EQ(Ask(*ann, "work c 1"), "ok");  // since when it is idle is known from here on
+  const auto bob = *ChildProgram::Start(As(kBob, {LGPU_E2E_CLIENT}));
+  ASSERT_THAT(Ask(*bob, "open c lease_name=secret timeout=60000"), StartsWith("ok "));
+  bob->WriteLine(absl::StrCat("alloc c b ", 100 * kMiB));
+  std::string shown;
+  EXPECT_TRUE(Eventually([&] {
+    shown = Run(kAnn, {"ls", "--json"}).out;
+    return absl::StrContains(shown, "gives_way_for");
+  })) << shown;
+  EXPECT_THAT(shown, HasSubstr("\"gives_way_for\":\"another user\""));
+  EXPECT_THAT(shown, Not(HasSubstr("secret")));
+  EXPECT_THAT(Run(0, {"ls", "--json"}).out, HasSubstr("\"gives_way_for\":\"secret\""));
+  ann->Signal(SIGTERM);
+  EXPECT_THAT(bob->ReadLine().value_or(""), StartsWith("ok"));
 }
 
 }  // namespace

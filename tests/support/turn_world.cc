@@ -1,6 +1,7 @@
 #include "tests/support/turn_world.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,20 @@
 #include "tests/support/broker_testing.h"
 
 namespace lgpu {
+namespace {
+
+/// The words of a program that takes all of its memory at once.
+class NoAllowance final : public Allowances {
+ public:
+  std::atomic<std::uint64_t>& Free(std::size_t) override { return free_; }
+  std::atomic<std::uint64_t>& Keep(std::size_t) override { return keep_; }
+
+ private:
+  std::atomic<std::uint64_t> free_ = 0;
+  std::atomic<std::uint64_t> keep_ = 0;
+};
+
+}  // namespace
 
 struct TurnWorld::State {
   enum class At { kStart, kAsks, kWorks, kPauses, kEnded };
@@ -65,6 +80,7 @@ void TurnWorld::Add(const Program& program) {
       state->session(),
       {.pid = static_cast<std::int64_t>(1000 + state->number), .waker = state->waker, .waits_longer = true});
   broker_->AttachSession(state->session(), state->lease());
+  broker_->ShareAllowances(state->session(), std::make_shared<NoAllowance>());
   programs_.push_back(std::move(state));
 }
 

@@ -11,6 +11,7 @@
 #include "allocator/broker/broker.h"
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/reservations.h"
+#include "allocator/broker/session_releases.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
 #include "tests/support/broker_testing.h"
@@ -208,6 +209,73 @@ TEST_F(BrokerRoomsTest, WhatBecomesFreeInItsTurnIsForTheLease) {
   EXPECT_EQ(AskAgain(*broker_, *waits.wait).chunks.size(), 1u);
   broker_->ReturnAll(holder);
   broker_->ReturnAll(late);
+}
+
+// A program of another user holds the card, is idle, and has a release hook.
+class BrokerRoomsGivingWayTest : public BrokerRoomsTest {
+ protected:
+  static constexpr SessionId kHolder{1};
+  static constexpr SessionId kHook{2};
+  void SetUp() override {
+    BrokerRoomsTest::SetUp();
+    const LogicalId device = *Device(64, 0);
+    broker_->AddSession(kHolder, {.pid = 11});
+    broker_->AttachSession(kHolder, LeaseKey{1});
+    broker_->AddSession(kHook, {.pid = 12, .runs_release = true});
+    broker_->AttachSession(kHook, LeaseKey{1});
+    const Broker::Answer held = broker_->Grow({.session = kHolder,
+                                               .device = device,
+                                               .at_least = Bytes(64 * kMiB),
+                                               .wanted = Bytes(64 * kMiB),
+                                               .asked_at = now_,
+                                               .deadline = now_});
+    ASSERT_TRUE(held.status.ok()) << held.status;
+    broker_->NoteLastUses({{.device = device, .at = now_ - std::chrono::minutes(1)}});
+  }
+  /// Whether a request of ann makes the holder give way.
+  bool Asks() {
+    const WaiterId room = Queue(16, "ann");
+    const bool asks = !broker_->releases().TakeOrders(kHook).empty();
+    if (asks) asked_ = room;
+    return asks;
+  }
+  void Answer() {
+    // The ask is over, and the lease may be asked anew.
+    EXPECT_TRUE(broker_->releases().Answer(kHook, ReleaseId{++answered_}, ReleaseOutcome::kNotIdle).ok());
+  }
+
+  WaiterId asked_;
+  std::uint64_t answered_ = 0;
+};
+
+TEST_F(BrokerRoomsGivingWayTest, ALeaseWhoseMakerLeavesPaysAtOnce) {
+  ASSERT_TRUE(Asks());
+  now_ += std::chrono::seconds(7);
+  broker_->reservations().Leave(asked_);
+  EXPECT_EQ(broker_->releases().counters().waited, std::chrono::seconds(7));
+  Answer();
+  now_ += std::chrono::seconds(6);
+  EXPECT_FALSE(Asks());
+  now_ += std::chrono::seconds(1);
+  EXPECT_TRUE(Asks());
+}
+
+TEST_F(BrokerRoomsGivingWayTest, ALeaseWhoseMakerLeavesLongAfterTheAskPaysFromThenOn) {
+  ASSERT_TRUE(Asks());
+  now_ += std::chrono::seconds(7);
+  Answer();
+  now_ += std::chrono::minutes(10);
+  broker_->reservations().Leave(asked_);
+  now_ += std::chrono::seconds(8);
+  EXPECT_TRUE(Asks()) << "it has paid";
+}
+
+TEST_F(BrokerRoomsGivingWayTest, ALeaseThatWasMadeElsewherePaysNothing) {
+  ASSERT_TRUE(Asks());
+  now_ += std::chrono::seconds(7);
+  broker_->reservations().Leave(asked_, /*is_served=*/true);
+  Answer();
+  EXPECT_TRUE(Asks());
 }
 
 }  // namespace
