@@ -399,7 +399,7 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
   if (lease.preemptible() != v1::PREEMPTIBLE_NEVER) {
     facts.Add("preemptible", lease.preemptible() == v1::PREEMPTIBLE_IDLE
                                  ? "it is suspended for others while it is idle"
-                                 : "it takes turns with others");
+                                 : "it is suspended for others while it is idle, and at work after a while");
   }
   if (lease.has_management()) facts.Add("managed", "only root resizes and removes it");
   if (const std::string labels = LabelsText(lease); !labels.empty()) facts.Add("labels", Printable(labels));

@@ -175,7 +175,7 @@ class Broker {
   enum class Preemptible {
     kNever,
     kIdle,    // while it is idle
-    kAlways,  // it takes turns, too: at work it is suspended after a while
+    kAlways,  // at work, too, after a while
   };
   struct DeviceSpec {
     CardId card;

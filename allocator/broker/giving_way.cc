@@ -156,7 +156,7 @@ bool GivingWay::End(Asks::iterator entry) {
   return admission_.FreeAside(ask.head, *head);
 }
 
-bool GivingWay::WaitForTurns(CardId card) {
+bool GivingWay::WaitForLeases(CardId card) {
   if (waiting_.give_way_wait.count() == 0 || preemptible_.IsEmpty()) return false;
   bool are_any = false;
   const Broker::TimePoint now = tables_.now();
@@ -168,13 +168,12 @@ bool GivingWay::WaitForTurns(CardId card) {
     if (!may_wait || !preemptible_.MayPreempt(waiter)) continue;
     const PreemptibleLeases::Later later = preemptible_.YieldLater(waiter);
     const Bytes lacking = SaturatingSub(admission_.NeedOf(waiter), free);
-    if (lacking > later.by_all) continue;
+    if (lacking > later.likely) continue;
     are_any = true;
-    const bool is_by_turns = lacking <= later.by_turns;
-    const Broker::TimePoint until = (is_by_turns ? now : waiter.spec.asked_at) + waiting_.give_way_wait;
+    const bool is_certain = lacking <= later.certain;
+    const Broker::TimePoint until = (is_certain ? now : waiter.spec.asked_at) + waiting_.give_way_wait;
     // Its program need not be told at each look.
-    if (until <= waiter.spec.deadline + (is_by_turns ? waiting_.give_way_wait / 2 : milliseconds(0)))
-      continue;
+    if (until <= waiter.spec.deadline + (is_certain ? waiting_.give_way_wait / 2 : milliseconds(0))) continue;
     waiter.WaitLonger(until);
     waiting_.Wake(waiter);
     waiting_.times_changed = true;
@@ -191,15 +190,31 @@ bool GivingWay::MayBeHead(const Waiter& waiter) const {
          (now < waiter.spec.asked_at + waiting_.give_way_wait || preemptible_.MayPreempt(waiter));
 }
 
+std::vector<WaiterId> GivingWay::HeadOrder(CardId card) const {
+  std::vector<WaiterId> order = waiting_.queues.at(card).Order();
+  const auto key = [this](WaiterId id) {
+    const Waiter& waiter = waiting_.waiters.at(id);
+    const auto last = last_head_.find(waiter.user);
+    return std::pair(last == last_head_.end() ? Broker::TimePoint() : last->second, waiter.spec.asked_at);
+  };
+  std::stable_sort(order.begin(), order.end(), [&key](WaiterId a, WaiterId b) { return key(a) < key(b); });
+  return order;
+}
+
+bool GivingWay::IsSureToBeServed(const Waiter& waiter, Bytes lacking) const {
+  return preemptible_.MayPreempt(waiter) && lacking <= preemptible_.YieldLater(waiter).certain;
+}
+
 void GivingWay::AskNext(CardId card) {
   if (waiting_.give_way_wait.count() == 0 || waiting_.queues.at(card).empty() || !CanAnyGive()) return;
-  for (const WaiterId id : waiting_.queues.at(card).Order()) {
+  for (const WaiterId id : HeadOrder(card)) {
     Waiter& waiter = waiting_.waiters.at(id);
     if (!MayBeHead(waiter)) continue;
     const Bytes lacking =
         SaturatingSub(admission_.NeedOf(waiter), tables_.ledger.View(card).free() + tables_.ComingBack(card));
     if (lacking.is_zero()) continue;
     const std::vector<Candidate> chosen = Choose(CandidatesFor(waiter), lacking);
+    if (chosen.empty() && IsSureToBeServed(waiter, lacking)) return;
     if (chosen.empty()) continue;
     // Idle chunks cost their holder less than a hook does.
     trims_.AskOnCard(waiter.need, card, waiter.spec.device, waiter.spec.session, lacking);
@@ -249,9 +264,9 @@ std::optional<Broker::TimePoint> GivingWay::IdleSince(LeaseKey lease, const Rele
   return last_use;
 }
 
-bool GivingWay::IsTurnOver(LeaseKey lease, const ReleaseRecord& record) const {
+bool GivingWay::HasWorkedEnough(LeaseKey lease, const ReleaseRecord& record) const {
   const Broker::TimePoint now = tables_.now();
-  if (!preemptible_.TakesTurns(lease) || now < record.rests_until) return false;
+  if (!preemptible_.GivesWayAtWork(lease) || now < record.rests_until) return false;
   return now >= record.runs_since + std::max<Broker::TimePoint::duration>(kMinRun, 10 * record.took);
 }
 
@@ -276,7 +291,7 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
       continue;
     }
     candidates.push_back(
-        {.lease = lease, .runner = id, .yield = surplus, .is_turn = false, .since = *last_use});
+        {.lease = lease, .runner = id, .yield = surplus, .at_work = false, .since = *last_use});
   }
   if (!preemptible_.MayPreempt(waiter)) return candidates;
   const auto is_there = [&candidates](LeaseKey lease) {
@@ -287,13 +302,13 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
     if (lease == own || IsAsked(lease) || is_there(lease) || tables_.suspensions.contains(lease)) continue;
     const ReleaseRecord& record = *preemptible_.FindRecord(lease);
     const std::optional<Broker::TimePoint> last_use = IdleSince(lease, record);
-    if (!last_use && !IsTurnOver(lease, record)) continue;
+    if (!last_use && !HasWorkedEnough(lease, record)) continue;
     const Bytes yield = preemptible_.YieldOf(lease, waiter.card);
     if (yield.is_zero()) continue;
     candidates.push_back({.lease = lease,
                           .runner = {},
                           .yield = yield,
-                          .is_turn = !last_use.has_value(),
+                          .at_work = !last_use.has_value(),
                           .since = last_use.value_or(record.runs_since)});
   }
   return candidates;
@@ -302,7 +317,7 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
 std::vector<GivingWay::Candidate> GivingWay::Choose(std::vector<Candidate> candidates, Bytes lacking) {
   // A hook costs less than a suspension, and that of an idle lease less than that of one at work.
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return std::tuple(!a.runner, a.is_turn, a.since) < std::tuple(!b.runner, b.is_turn, b.since);
+    return std::tuple(!a.runner, a.at_work, a.since) < std::tuple(!b.runner, b.at_work, b.since);
   });
   Bytes sum;
   std::size_t count = 0;
@@ -328,7 +343,7 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
                                               .name = NameOf(tables_, candidate.lease),
                                               .runner = candidate.runner,
 
-                                              .is_turn = candidate.is_turn,
+                                              .at_work = candidate.at_work,
                                               .lacking = std::min(lacking, candidate.yield),
                                               .before = candidate.yield,
                                               .given = {},
@@ -345,6 +360,7 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
   }
   counters_.asks += chosen.size();
   askers_.Begin(id, waiter);
+  last_head_[waiter.user] = now;
   waiter.WaitLonger(ends);
   waiting_.Wake(waiter);
   waiting_.times_changed = true;
@@ -371,7 +387,7 @@ std::vector<ReleaseOrder> GivingWay::TakeOrders(SessionId session) {
                           std::max(ask.ends - now, Broker::TimePoint::duration::zero())),
                       .asker = ask.view.for_lease,
                       .asker_owner = ask.view.for_owner,
-                      .is_turn = ask.is_turn});
+                      .at_work = ask.at_work});
   }
   return orders;
 }

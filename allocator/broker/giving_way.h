@@ -27,17 +27,18 @@ namespace lgpu {
 /// preemptible lease can be suspended for a request that PreemptibleLeases::MayPreempt. It is asked if it has
 /// been idle for as long as its owner said, or, where the owner said nothing, for kIdleAfter and for twice
 /// the time that it took before; to run its hook if none of its requests waits, and at most once for one
-/// request. A lease that waits itself can be suspended: two that wait for each other take turns. A lease that
-/// gave nothing rests for a minute, and for twice as long each time after that. Users whose programs gave
-/// such requests up make no lease give way for a while (AskerAccounts).
+/// request. A lease that waits itself can be suspended: two that wait for each other are served so. A lease
+/// that gave nothing rests for a minute, and for twice as long each time after that. Users whose programs
+/// gave such requests up make no lease give way for a while (AskerAccounts).
 ///
-/// A lease that takes turns is suspended at work, too, when it has run for kMinRun, or for ten times as long
-/// as its moves take, whichever is longer. So whoever waits is served in the end, and at most one part in
-/// eleven of a program's time is spent on moves: an idle lease that comes back is asked again only after it
-/// was idle for twice as long as its moves take.
+/// A lease that gives way at work is suspended then, too, when it has run for kMinRun, or for ten times as
+/// long as its moves take, whichever is longer. So whoever waits is served in the end, and at most one part
+/// in eleven of a program's time is spent on moves: an idle lease that comes back is asked again only after
+/// it was idle for twice as long as its moves take.
 ///
 /// The head of a card is its one request for which leases have been asked and may still give. It is the first
-/// of the queue's order that trims do not serve and that the leases that can be asked suffice for. Those that
+/// in HeadOrder that trims do not serve and that the leases that can be asked suffice for; none overtakes one
+/// that is sure to be served. So a user waits for at most one head of each other user. Those that
 /// have been idle longest are asked, hooks first, without those that are not needed; where all of them do not
 /// suffice, none is asked. The head waits until `give_way_wait` after it came, as long as a lease may give.
 /// Only what those leases give is set aside for it: the queue and its turns have the rest of the card.
@@ -46,7 +47,7 @@ namespace lgpu {
 class GivingWay {
  public:
   static constexpr std::chrono::seconds kIdleAfter{1};
-  /// The turn of a lease that takes turns.
+  /// A lease that gives way at work has at least so long.
   static constexpr std::chrono::seconds kMinRun{10};
   /// Memory may come back so long after the hook has ended.
   static constexpr std::chrono::seconds kSettle{5};
@@ -69,9 +70,9 @@ class GivingWay {
   /// Ends asks that are over, and asks leases for the next head. Returns whether memory became free.
   bool MoveOn(CardId card);
   bool HasHead(CardId card) const;
-  /// Requests for whom leases may be suspended some time wait longer: for a turn as long as it takes, for
-  /// idle leases until `give_way_wait` after they came. Returns whether there are any.
-  bool WaitForTurns(CardId card);
+  /// Requests for whom leases may be suspended some time wait longer: for those that give way at work as long
+  /// as it takes, for idle leases until `give_way_wait` after they came. Returns whether there are any.
+  bool WaitForLeases(CardId card);
   /// Whether leases give way for the request.
   bool IsHead(WaiterId id) const { return HasAsk(id); }
   /// The account of a request that has left its queue is closed; `is_served`: nobody pays for it.
@@ -96,7 +97,7 @@ class GivingWay {
     LeaseKey lease;
     std::string name;  // of the lease
     SessionId runner;  // of its hook; none: it is suspended
-    bool is_turn = false;
+    bool at_work = false;
     Bytes lacking;
     Bytes before;  // as YieldOf told
     Bytes given;
@@ -110,7 +111,7 @@ class GivingWay {
     LeaseKey lease;
     SessionId runner;  // as in Ask
     Bytes yield;
-    bool is_turn;             // as in ReleaseOrder
+    bool at_work;             // as in ReleaseOrder
     Broker::TimePoint since;  // it is idle, or at work
   };
   using Asks = std::map<ReleaseId, Ask>;
@@ -130,11 +131,16 @@ class GivingWay {
   bool End(Asks::iterator ask);
   bool MayBeHead(const Waiter& waiter) const;
   void AskNext(CardId card);
+  /// Of the requests that wait for the card: those of users whose requests were heads longest ago first, then
+  /// those that came first.
+  std::vector<WaiterId> HeadOrder(CardId card) const;
+  /// Leases that give way at work will suffice: no request behind it takes what they have.
+  bool IsSureToBeServed(const Waiter& waiter, Bytes lacking) const;
   std::vector<Candidate> CandidatesFor(const Waiter& waiter);
   bool IsAsked(LeaseKey lease) const;
   /// Idle for long enough after what is known of it, and no request of it waits: since when.
   std::optional<Broker::TimePoint> IdleSince(LeaseKey lease, const ReleaseRecord& record) const;
-  bool IsTurnOver(LeaseKey lease, const ReleaseRecord& record) const;
+  bool HasWorkedEnough(LeaseKey lease, const ReleaseRecord& record) const;
   std::optional<Broker::TimePoint> LastUseOf(LeaseKey lease) const;
   /// As of now; lgpud tells them a little later too.
   void NoteUseOf(LeaseKey lease);
@@ -154,7 +160,8 @@ class GivingWay {
   PreemptibleLeases& preemptible_;
   AskerAccounts askers_{tables_, waiting_};
   Asks asks_;
-  GivingWayCounters counters_;  // but for the time
+  std::map<std::string, Broker::TimePoint> last_head_;  // by user
+  GivingWayCounters counters_;                          // but for the time
   std::uint64_t last_ask_ = 0;
 };
 

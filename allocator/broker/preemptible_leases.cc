@@ -49,8 +49,8 @@ PreemptibleLeases::Later PreemptibleLeases::YieldLater(const Waiter& waiter) con
   for (const LeaseKey lease : Movable()) {
     if (lease == own || tables_.now() < FindRecord(lease)->rests_until) continue;
     const Bytes yield = YieldOf(lease, waiter.card);
-    later.by_all += yield;
-    if (TakesTurns(lease)) later.by_turns += yield;
+    later.likely += yield;
+    if (GivesWayAtWork(lease)) later.certain += yield;
   }
   return later;
 }
@@ -63,7 +63,7 @@ bool PreemptibleLeases::MayPreempt(const Waiter& waiter) const {
   return waiter.charge && Contains(tables_.sessions.at(waiter.spec.session).lease);
 }
 
-bool PreemptibleLeases::TakesTurns(LeaseKey lease) const {
+bool PreemptibleLeases::GivesWayAtWork(LeaseKey lease) const {
   return std::any_of(tables_.devices.begin(), tables_.devices.end(), [lease](const auto& entry) {
     return entry.second.spec.lease == lease && IsPreemptible(entry.second) &&
            entry.second.spec.preemptible == Broker::Preemptible::kAlways;

@@ -20,14 +20,14 @@ class PreemptibleLeases {
   bool Contains(LeaseKey lease) const;
   bool IsEmpty() const;
   /// It may be suspended at work, after it ran for a while.
-  bool TakesTurns(LeaseKey lease) const;
+  bool GivesWayAtWork(LeaseKey lease) const;
   /// Those whose programs can be moved, as far as the broker knows, and are not in host memory.
   std::set<LeaseKey> Movable() const;
   /// How much of the card's memory becomes free for the request when these have given way, some time: those
-  /// that take turns; the others too, if they are idle by then.
+  /// that give way at work; the others too, if they are idle by then.
   struct Later {
-    Bytes by_turns;
-    Bytes by_all;
+    Bytes certain;
+    Bytes likely;
   };
   Later YieldLater(const Waiter& waiter) const;
   /// Others may be suspended for the request. Fair trade: what it gets can be taken back in the same way. So

@@ -11,13 +11,13 @@ void QueueScheduler::Serve(CardId card) {
   waiting_.times_changed = true;
   // What programs have not used of what was lent to them is free for requests that wait.
   if (!waiting_.queues.at(card).empty()) charges_.TakeAllowances(card, LeaseKey());
-  giving_way_.WaitForTurns(card);
+  giving_way_.WaitForLeases(card);
   do {
     giving_way_.Collect(card);
     ServeQueue(card);
     for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) admission_.AdmitUnderLimit(logical);
   } while (MoveTurnOn(card) || giving_way_.MoveOn(card));
-  giving_way_.WaitForTurns(card);  // asks that were in vain have ended
+  giving_way_.WaitForLeases(card);  // asks that were in vain have ended
 }
 
 Broker::TimePoint QueueScheduler::NextChange(CardId card) const {
@@ -143,7 +143,7 @@ void QueueScheduler::AskForCard(WaiterId id, CardId card) {
 // devices that has memory beyond the guarantee.
 std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) {
   // A lease gives memory up while its program waits.
-  if (giving_way_.HasHead(card) || giving_way_.WaitForTurns(card)) return std::nullopt;
+  if (giving_way_.HasHead(card) || giving_way_.WaitForLeases(card)) return std::nullopt;
   const Ledger::CardView memory = tables_.ledger.View(card);
   std::map<SessionId, WaiterId> youngest;  // of each session that waits for the card
   std::set<std::pair<LogicalId, SessionId>> waiting;

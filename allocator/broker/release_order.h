@@ -14,7 +14,8 @@ namespace lgpu {
 /// One request to a session to run the release hook of its lease, or to have the lease suspended.
 using ReleaseId = Id<struct ReleaseTag>;
 
-/// A lease is asked to give way: a request waits for its card, and the lease is idle, or its turn is over.
+/// A lease is asked to give way: a request waits for its card, and the lease is idle, or has worked for long
+/// enough.
 struct ReleaseOrder {
   ReleaseId id;
   LeaseKey lease;
@@ -22,7 +23,7 @@ struct ReleaseOrder {
   std::chrono::milliseconds limit{};  // the hook may run so long
   std::string asker = {};             // the lease that waits; empty: it has no name
   std::string asker_owner = {};       // whose it is
-  bool is_turn = false;               // the lease is at work, and its turn is over
+  bool at_work = false;               // the lease is at work, and has been for long enough
 };
 
 /// A lease that was asked to give way and has not answered yet, and whose request it was asked for.

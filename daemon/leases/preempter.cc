@@ -97,16 +97,16 @@ ReleaseOutcome Preempter::Suspend(const ReleaseOrder& order) {
   }
   const std::optional<UseTime> last = LastUse(*lease, sessions_);
   const UseTime idle = last ? UseTimeNow() - *last : UseTime(0);
-  if (idle < GivingWay::kIdleAfter && !order.is_turn) return ReleaseOutcome::kNotIdle;
+  if (idle < GivingWay::kIdleAfter && !order.at_work) return ReleaseOutcome::kNotIdle;
   leases_.TellOf(order.lease, [&](const LeaseEvents& events, const Lease& found) {
     events.AskedToGiveWay(
         found, absl::StrCat("is suspended for ", ForWhom(order, found), ": ",
-                            order.is_turn ? std::string("its turn is over")
+                            order.at_work ? std::string("it has worked for long enough")
                                           : absl::StrCat("it has been idle for ", SecondsOf(idle), "s"),
                             ", and a request lacks ", FormatBytes(order.bytes), " of what it holds"));
   });
   // One that was at work wants to go on at once.
-  const UseTime since = order.is_turn ? UseTime(1) : TimeOfTick(tick);
+  const UseTime since = order.at_work ? UseTime(1) : TimeOfTick(tick);
   const auto suspended = suspender_.Suspend(Caller{}, lease->id, since);
   return suspended.ok() ? ReleaseOutcome::kDone : ReleaseOutcome::kFailed;
 }

@@ -20,10 +20,10 @@ using ::testing::Not;
 constexpr std::chrono::seconds kIdle{1};  // as long as lgpud asks for
 constexpr std::chrono::minutes kTurn{1};  // a program waits for its memory at most so long here
 
-/// A card of 1 GiB.
+/// A card of 256 MiB.
 class PreemptTest : public ShimTest {
  protected:
-  PreemptTest() : ShimTest({.total = 1024_MiB}) {}
+  PreemptTest() : ShimTest({.total = 256_MiB}) {}
 
   std::unique_ptr<ChildProgram> StartWith(const std::string& name, const std::vector<std::string>& flags) {
     std::vector<std::string> words = {"run", "--name", name};
@@ -55,9 +55,9 @@ class PreemptTest : public ShimTest {
 TEST_F(PreemptTest, TwoProgramsThatEachNeedTheCardTakeTurns) {
   StartMachine();
   auto ann = StartPreemptible("ann");
-  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(160)), "ok");
   auto bob = StartPreemptible("bob");
-  ASSERT_EQ(AskInTurn(*bob, Alloc(700)), "ok") << "ann has been idle for a second by then";
+  ASSERT_EQ(AskInTurn(*bob, Alloc(140)), "ok") << "ann has been idle for a second by then";
   EXPECT_TRUE(IsSuspended("ann"));
   for (int turn = 0; turn < 3; ++turn) {
     EXPECT_EQ(AskInTurn(*ann, "compare"), "same") << turn;
@@ -67,8 +67,8 @@ TEST_F(PreemptTest, TwoProgramsThatEachNeedTheCardTakeTurns) {
   }
   const std::string events = Run({"events"}).out;
   EXPECT_THAT(events, HasSubstr("is suspended for lease bob: it has been idle for "));
-  EXPECT_THAT(events, HasSubstr("suspended: 800.00MiB in host memory after "));
-  EXPECT_THAT(events, HasSubstr("resumed: 800.00MiB back on its GPUs after "));
+  EXPECT_THAT(events, HasSubstr("suspended: 160.00MiB in host memory after "));
+  EXPECT_THAT(events, HasSubstr("resumed: 160.00MiB back on its GPUs after "));
   EXPECT_THAT(Run({"inspect", "ann", "--json"}).out, HasSubstr("\"preemptible\":\"idle\""));
   End(*bob);
   End(*ann);
@@ -77,9 +77,9 @@ TEST_F(PreemptTest, TwoProgramsThatEachNeedTheCardTakeTurns) {
 TEST_F(PreemptTest, OneThatIsAtWorkStaysAndTheOtherWaitsForIt) {
   StartMachine();
   auto ann = StartPreemptible("ann");
-  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(160)), "ok");
   auto bob = StartPreemptible("bob");
-  ASSERT_EQ(AskInTurn(*bob, Alloc(700)), "ok");
+  ASSERT_EQ(AskInTurn(*bob, Alloc(140)), "ok");
   ann->WriteLine("compare");
   EXPECT_TRUE(
       Eventually([&] { return Run({"ls"}).out.find("wants the GPU, place 1") != std::string::npos; }));
@@ -91,10 +91,10 @@ TEST_F(PreemptTest, OneThatIsAtWorkStaysAndTheOtherWaitsForIt) {
 TEST_F(PreemptTest, WhoNeverGivesWayMakesNobodyGiveWay) {
   StartMachine();
   auto ann = StartPreemptible("ann");
-  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(160)), "ok");
   std::this_thread::sleep_for(2 * kIdle);
   auto bob = StartWith("bob", {"--memory-wait", "500ms"});
-  EXPECT_EQ(AskInTurn(*bob, Alloc(700)), "2");
+  EXPECT_EQ(AskInTurn(*bob, Alloc(140)), "2");
   EXPECT_FALSE(IsSuspended("ann"));
   End(*bob);
   End(*ann);
@@ -103,9 +103,9 @@ TEST_F(PreemptTest, WhoNeverGivesWayMakesNobodyGiveWay) {
 TEST_F(PreemptTest, ItIsBackWhenTheOtherHasEnded) {
   StartMachine();
   auto ann = StartPreemptible("ann");
-  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(160)), "ok");
   auto bob = StartPreemptible("bob");
-  ASSERT_EQ(AskInTurn(*bob, Alloc(700)), "ok");
+  ASSERT_EQ(AskInTurn(*bob, Alloc(140)), "ok");
   ASSERT_TRUE(IsSuspended("ann"));
   End(*bob);
   // Nobody uses it, and the card has room for it.
@@ -121,9 +121,9 @@ TEST_F(PreemptTest, ItIsBackWhenTheOtherHasEnded) {
 TEST_F(PreemptTest, TheNextDaemonBringsItBack) {
   StartMachine();
   auto ann = StartPreemptible("ann");
-  ASSERT_EQ(AskInTurn(*ann, Alloc(800)), "ok");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(160)), "ok");
   auto bob = StartPreemptible("bob");
-  ASSERT_EQ(AskInTurn(*bob, Alloc(700)), "ok");
+  ASSERT_EQ(AskInTurn(*bob, Alloc(140)), "ok");
   ASSERT_TRUE(IsSuspended("ann"));
   KillDaemon();
   StartDaemon();
@@ -136,10 +136,10 @@ TEST_F(PreemptTest, TheNextDaemonBringsItBack) {
 TEST_F(PreemptTest, OneThatCannotBeMovedIsLeftAloneAndTheRequestSaysSo) {
   StartMachine();
   auto ann = StartPreemptible("ann");
-  ASSERT_EQ(AskInTurn(*ann, absl::StrCat("managed ", 800 * kMiB)), "ok");
+  ASSERT_EQ(AskInTurn(*ann, absl::StrCat("managed ", 160 * kMiB)), "ok");
   std::this_thread::sleep_for(2 * kIdle);
   auto bob = StartWith("bob", {"--preemptible", "--memory-wait", "500ms"});
-  EXPECT_EQ(AskInTurn(*bob, Alloc(700)), "2");
+  EXPECT_EQ(AskInTurn(*bob, Alloc(140)), "2");
   EXPECT_THAT(Run({"events"}).out, HasSubstr("could not be suspended: "));
   EXPECT_THAT(Run({"ls"}).out, Not(HasSubstr("SUSPENDED")));
   End(*bob);

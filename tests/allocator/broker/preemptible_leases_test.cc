@@ -229,7 +229,7 @@ TEST_F(PreemptibleLeasesTest, ItStaysForAsLongAsTwiceItsMovesTookTwice) {
   EXPECT_EQ(TakeOrders().size(), 1u);
 }
 
-TEST_F(PreemptibleLeasesTest, OneThatTakesTurnsIsSuspendedAtWorkWhenItsTurnIsOver) {
+TEST_F(PreemptibleLeasesTest, OneThatGivesWayAtWorkIsSuspendedAtWorkWhenItsTurnIsOver) {
   const LogicalId ann = Add(kAnn, Broker::Preemptible::kAlways);
   Add(kBob, Broker::Preemptible::kAlways);
   Charged(Program(1, kAnn), 800_MiB);
@@ -243,7 +243,7 @@ TEST_F(PreemptibleLeasesTest, OneThatTakesTurnsIsSuspendedAtWorkWhenItsTurnIsOve
   Pass(milliseconds(500));
   const std::vector<ReleaseOrder> orders = TakeOrders();
   ASSERT_EQ(orders.size(), 1u);
-  EXPECT_TRUE(orders[0].is_turn);
+  EXPECT_TRUE(orders[0].at_work);
   Suspend(orders[0]);
   EXPECT_TRUE(IsServed(waiting));
 }
@@ -275,7 +275,7 @@ TEST_F(PreemptibleLeasesTest, ARequestWaitsForATurnForAsLongAsItTakes) {
   Pass(seconds(2));
   const std::vector<ReleaseOrder> again = TakeOrders();
   ASSERT_EQ(again.size(), 1u);
-  EXPECT_TRUE(again[0].is_turn);
+  EXPECT_TRUE(again[0].at_work);
   Suspend(again[0]);
   EXPECT_TRUE(IsServed(second));
 }

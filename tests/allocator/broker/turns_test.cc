@@ -16,8 +16,8 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 
-// As long as a turn is, and no longer: ten times the two moves.
-constexpr seconds kTurn{40};
+// The longest time at work: ten times the two moves of 20 GiB.
+constexpr seconds kTurn{50};
 
 /// A card of 24 GiB; 16 GiB are moved in 2 s.
 class TurnsTest : public ::testing::Test {
