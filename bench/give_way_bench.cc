@@ -78,14 +78,13 @@ struct Program {
 absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(const std::string& directory,
                                                           DaemonConnection::Options options) {
   LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(SessionSocketPath(directory)));
-  options.directory = directory;
   options.makes_no_use = true;
   return DaemonConnection::Open(std::move(channel), std::move(options));
 }
 
 absl::StatusOr<Program> StartProgram(const std::string& directory, int gpu) {
   Program program;
-  LGPU_ASSIGN_OR_RETURN(program.connection, Connect(directory, {}));
+  LGPU_ASSIGN_OR_RETURN(program.connection, Connect(directory, {.directory = directory}));
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon({.directories = {directory}}));
   LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control,
                         ControlClient::Create(std::move(daemon.control), directory));
@@ -149,10 +148,12 @@ absl::Status Run(int rounds) {
   LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> asked, Gpu::Fill(daemon->dir(), 0));
   LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> plain, Gpu::Fill(daemon->dir(), 1));
   const UniqueFd changed(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<DaemonConnection> hook,
-                        Connect(daemon->dir(), {.runs_release = true, .on_change = [fd = changed.get()] {
-                                                  [[maybe_unused]] const int written = ::eventfd_write(fd, 1);
-                                                }}));
+  LGPU_ASSIGN_OR_RETURN(
+      const std::unique_ptr<DaemonConnection> hook,
+      Connect(daemon->dir(),
+              {.directory = daemon->dir(), .runs_release = true, .on_change = [fd = changed.get()] {
+                 [[maybe_unused]] const int written = ::eventfd_write(fd, 1);
+               }}));
   LGPU_RETURN_IF_ERROR(hook->Attach(asked->holder.lease).status());
 
   Times with_asking, without;

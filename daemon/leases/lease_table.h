@@ -114,6 +114,7 @@ class LeaseTable {
   /// The same; `attempt` has the state that an earlier attempt left, and gets the state for the next one.
   absl::StatusOr<v1::Lease> Create(const Caller& caller, const v1::CreateLeaseRequest& request,
                                    TimePoint deadline, LeaseAttempt& attempt);
+  /// `idle_after_ms`: as in AttachLeaseRequest.
   absl::StatusOr<v1::Lease> Attach(const Caller& caller, const std::string& lease,
                                    std::uint64_t idle_after_ms = 0);
   absl::StatusOr<v1::Lease> Get(const Caller& caller, const std::string& lease) const;
