@@ -21,22 +21,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// For the work that a program has on its GPUs, and the slowest copy that is still worth while.
-constexpr milliseconds kSettle{5000};
+// The slowest copy that is still worth while.
 constexpr std::uint64_t kBytesPerMs = (std::uint64_t{512} << 20) / 1000;
-// For the way, and the runner's own work.
-constexpr milliseconds kSlack{2000};
-// A restore that is given up has lost its program: a busy machine has much more time for it, and what takes
-// longer than the caller waits decides when it answers.
-constexpr milliseconds kRestorePatience = std::chrono::minutes(1);
 constexpr milliseconds kLongestRestore = std::chrono::minutes(10);
 // How soon a call whose caller is gone ends.
 constexpr milliseconds kGivenUpLook{1000};
 constexpr int kMostGenerations = 64;  // between a program and its runner
-
-milliseconds TimeFor(Bytes bytes) {
-  return kSettle + milliseconds(static_cast<std::int64_t>(bytes.count() / kBytesPerMs));
-}
 
 std::uint64_t MsSince(LeaseSuspender::Clock::time_point then) {
   const auto passed = std::chrono::duration_cast<milliseconds>(LeaseSuspender::Clock::now() - then);
@@ -91,6 +81,10 @@ std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker
   }
   if (lease.suspended) suspension.set_failed(lease.suspended->failed());
   return suspension;
+}
+
+milliseconds LeaseSuspender::TimeFor(Bytes bytes) const {
+  return times_.settle + milliseconds(static_cast<std::int64_t>(bytes.count() / kBytesPerMs));
 }
 
 void LeaseSuspender::Close() {
@@ -163,7 +157,7 @@ std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
 LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& programs, bool resume,
                                             Bytes bytes) {
   const milliseconds limit = resume ? kLongestRestore : TimeFor(bytes);
-  const milliseconds patience = TimeFor(bytes) + (resume ? kRestorePatience : kSlack);
+  const milliseconds patience = TimeFor(bytes) + (resume ? times_.restore_slack : times_.slack);
   const Clock::time_point deadline = Clock::now() + patience;
   std::map<std::uint64_t, SessionId> sent;
   {
