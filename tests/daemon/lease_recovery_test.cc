@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/lease_suspensions.h"
 #include "daemon/recovery/recovery.h"
 #include "tests/daemon/daemon_parts.h"
 #include "tests/daemon/temporary_directory.h"
@@ -68,16 +69,27 @@ class LeaseRecoveryTest : public ::testing::Test {
     *record.mutable_lease() = lease;
     earlier_->opened().journal->Note(record);
   }
-  void NoteSession(std::uint64_t id, std::uint64_t lease) {
+  v1::JournalSession SessionRecord(std::uint64_t id, std::uint64_t lease) {
     const Process process = child_.Hold();
-    v1::JournalRecord record;
-    v1::JournalSession& session = *record.mutable_session();
+    v1::JournalSession session;
     session.set_id(id);
     session.set_lease_key(lease);
     session.set_token(absl::StrCat("token ", id));
     session.set_uid(kUid);
     session.set_pid(process.pid);
     session.set_start_time(process.start_time);
+    return session;
+  }
+  void NoteSession(std::uint64_t id, std::uint64_t lease) {
+    v1::JournalRecord record;
+    *record.mutable_session() = SessionRecord(id, lease);
+    earlier_->opened().journal->Note(record);
+  }
+  /// Its process is to map one of these files as long as its Context lives.
+  void NoteSessionWithPage(std::uint64_t id, std::uint64_t lease, std::uint64_t page) {
+    v1::JournalRecord record;
+    *record.mutable_session() = SessionRecord(id, lease);
+    record.mutable_session()->add_page_inodes(page);
     earlier_->opened().journal->Note(record);
   }
   void NoteCharged(std::uint64_t session, std::uint64_t lease, Bytes bytes) {
@@ -103,10 +115,11 @@ class LeaseRecoveryTest : public ::testing::Test {
   /// `wanted`: names of kUid's leases in the configuration.
   void StartNext(const std::vector<std::string>& wanted = {}) {
     EndEarlier();
+    recovery_.reset();
     reclaimer_.reset();
     next_.emplace(directory_.path());
     reclaimer_ = *Reclaimer::Start(next_->broker(), next_->leases(), next_->sessions(),
-                                   {.waker = *PollWaker::Create()});
+                                   {.waker = *PollWaker::Create(), .grace = {}});
     const RecoveryParts parts{.backend = next_->backend(),
                               .broker = next_->broker(),
                               .leases = next_->leases(),
@@ -116,10 +129,10 @@ class LeaseRecoveryTest : public ::testing::Test {
                               .journal = *next_->opened().journal};
     LeaseRecovery::Names names;
     for (const std::string& name : wanted) names.emplace(kUid, name);
-    Recovery recovery(parts);
+    recovery_.emplace(parts);
     const absl::StatusOr<LeaseStore::Found> lasting = LeaseStore(directory_.path()).Read();
     ASSERT_EQ(lasting.status(), absl::OkStatus());
-    ASSERT_EQ(recovery.Run(next_->opened(), *lasting, names), absl::OkStatus());
+    ASSERT_EQ(recovery_->Run(next_->opened(), *lasting, names), absl::OkStatus());
     EXPECT_EQ(next_->broker().CheckInvariants(), absl::OkStatus());
   }
 
@@ -138,6 +151,13 @@ class LeaseRecoveryTest : public ::testing::Test {
     return next_->sessions().size() == 0 && next_->leases().size() == 0 &&
            next_->FreeOfCard() == DaemonParts::kCard;
   }
+  /// While the recovery looks after what is absent still.
+  bool HasNothingInTheEnd() {
+    return Eventually([&] {
+      recovery_->Tend();
+      return HasNothing();
+    });
+  }
   Bytes Held(std::uint64_t session) { return next_->broker().Held(SessionId{session}); }
   Bytes GuaranteeOf(std::uint64_t lease) { return next_->broker().Find(LogicalId{10 * lease})->guarantee; }
 
@@ -146,6 +166,7 @@ class LeaseRecoveryTest : public ::testing::Test {
   std::optional<DaemonParts> earlier_{std::in_place, directory_.path()};
   std::optional<DaemonParts> next_;
   std::unique_ptr<Reclaimer> reclaimer_;  // before the parts that it works on
+  std::optional<Recovery> recovery_;
 };
 
 TEST_F(LeaseRecoveryTest, ALastingLeaseOfACardThatIsGoneWaitsInTheFileOverTwoStarts) {
@@ -331,6 +352,57 @@ TEST_F(LeaseRecoveryTest, ALeaseOfTheFileWaitsWhileOthersHaveItsMemory) {
   ASSERT_EQ(next_->opened().journal->Commit(), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(StartNext());
   EXPECT_THAT(NamesOfLeases(), ::testing::ElementsAre("train"));
+}
+
+TEST_F(LeaseRecoveryTest, ALastingLeaseThatWaitedAndIsInNoFileWaitsOn) {
+  Note(OnNoCard(Waiting(Lasting(Lease(1, "train", 32_MiB)))));
+  ASSERT_NO_FATAL_FAILURE(StartNext());
+  ASSERT_THAT(InFile(), SizeIs(1));
+  EXPECT_EQ(InFile()[0].id(), "l-1");
+}
+
+TEST_F(LeaseRecoveryTest, MemoryOfASuspendedLeaseIsInNoAccountButItsOwn) {
+  v1::JournalLease lease = Lasting(Lease(1, "train", 32_MiB, 16_MiB));
+  v1::JournalCharged& charge = *lease.mutable_suspended()->add_charges();
+  charge.set_session_id(1);
+  charge.set_device_id(10);
+  charge.set_bytes((8_MiB).count());
+  Note(lease);
+  NoteSession(1, 1);
+  NoteCharged(1, 1, 8_MiB);
+  ASSERT_NO_FATAL_FAILURE(StartNext());
+  EXPECT_EQ(Held(1), Bytes());
+  EXPECT_EQ(next_->FreeOfCard(), DaemonParts::kCard) << "its guarantee is free, too";
+  const auto suspension = next_->broker().suspensions().Find(LeaseKey{1});
+  ASSERT_TRUE(suspension);
+  EXPECT_TRUE(suspension->is_parked);
+  EXPECT_EQ(suspension->parked, 8_MiB);
+}
+
+TEST_F(LeaseRecoveryTest, ASessionWithAnAmountThatNoLgpudGrantsIsNotRestored) {
+  Note(Lasting(Lease(1, "train", 32_MiB)));
+  NoteSession(1, 1);
+  NoteCharged(1, 1, Bytes(4097));
+  NoteSession(2, 1);
+  NoteCharged(2, 1, 8_MiB);
+  ASSERT_NO_FATAL_FAILURE(StartNext());
+  EXPECT_EQ(next_->sessions().Find(SessionId{1}), nullptr);
+  EXPECT_EQ(Held(2), 8_MiB);
+  EXPECT_THAT(NamesOfLeases(), ::testing::ElementsAre("train"));
+}
+
+TEST_F(LeaseRecoveryTest, AnAbsentSessionOfARemovedLeaseEndsThoughItsProcessLives) {
+  Note(Removed(Lease(1, "train", 32_MiB)));
+  NoteSession(1, 1);
+  ASSERT_NO_FATAL_FAILURE(StartNext());
+  EXPECT_TRUE(HasNothingInTheEnd());
+}
+
+TEST_F(LeaseRecoveryTest, AnAbsentSessionWhoseProcessLivesWithoutItsContextEnds) {
+  Note(Lease(1, "train", 32_MiB));
+  NoteSessionWithPage(1, 1, /*page=*/1);
+  ASSERT_NO_FATAL_FAILURE(StartNext());
+  EXPECT_TRUE(HasNothingInTheEnd());
 }
 
 }  // namespace
