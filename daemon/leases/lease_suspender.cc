@@ -19,14 +19,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// For the work that a program has on its GPUs, and the slowest copy that is still worth while.
-constexpr milliseconds kSettle{5000};
+// The slowest copy that is still worth while.
 constexpr std::uint64_t kBytesPerMs = (std::uint64_t{512} << 20) / 1000;
-// For the way, and the runner's own work.
-constexpr milliseconds kSlack{2000};
-// A restore that is given up has lost its program: a busy machine has much more time for it, and what takes
-// longer than the caller waits decides when it answers.
-constexpr milliseconds kRestorePatience = std::chrono::minutes(1);
 constexpr milliseconds kLongestRestore = std::chrono::minutes(10);
 // Where programs are killed next.
 constexpr milliseconds kBeforeKill{4000};
@@ -90,6 +84,10 @@ std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker
   return suspension;
 }
 
+milliseconds LeaseSuspender::TimeFor(Bytes bytes) const {
+  return times_.settle + milliseconds(static_cast<std::int64_t>(bytes.count() / kBytesPerMs));
+}
+
 void LeaseSuspender::Close() {
   MutexLock lock(mutex_);
   closed_ = true;
@@ -118,14 +116,10 @@ std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
   return id;
 }
 
-milliseconds LeaseSuspender::TimeFor(Bytes bytes) {
-  return kSettle + milliseconds(static_cast<std::int64_t>(bytes.count() / kBytesPerMs));
-}
-
 LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& programs, bool resume,
                                             milliseconds time) {
   const milliseconds limit = resume ? kLongestRestore : time;
-  const milliseconds patience = time + (resume ? kRestorePatience : kSlack);
+  const milliseconds patience = time + (resume ? times_.restore_slack : times_.slack);
   const Clock::time_point deadline = Clock::now() + patience;
   std::map<std::uint64_t, SessionId> sent;
   {

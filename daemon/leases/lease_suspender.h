@@ -42,9 +42,21 @@ class LeaseSuspender {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// How long it waits for the answer of a runner, beside the time of the copy.
+  struct Times {
+    /// For the work that a program has on its GPUs.
+    std::chrono::milliseconds settle{5000};
+    /// For the way, and the runner's own work.
+    std::chrono::milliseconds slack{2000};
+    /// The same of a restore. One that is given up has lost its program: a busy machine has much more time
+    /// for it, and what takes longer than the caller waits decides when it answers.
+    std::chrono::milliseconds restore_slack = std::chrono::minutes(1);
+  };
   /// All outlive it.
   LeaseSuspender(Broker& broker, LeaseTable& leases, SessionDirectory& sessions)
-      : broker_(broker), leases_(leases), sessions_(sessions) {}
+      : LeaseSuspender(broker, leases, sessions, Times()) {}
+  LeaseSuspender(Broker& broker, LeaseTable& leases, SessionDirectory& sessions, const Times& times)
+      : broker_(broker), leases_(leases), sessions_(sessions), times_(times) {}
 
   // Calls of users; errors as control.proto says.
   /// `preempted_at`: for others, who need its memory; its programs come back as soon as one of them uses a
@@ -123,7 +135,7 @@ class LeaseSuspender {
   /// the lease whenever it comes.
   Answers Run(const Lease& lease, const Programs& programs, bool resume, std::chrono::milliseconds time);
   /// That a move of so much should take at most.
-  static std::chrono::milliseconds TimeFor(Bytes bytes);
+  std::chrono::milliseconds TimeFor(Bytes bytes) const;
   /// The lease's requests go on as soon as no order of it is open.
   void EndWhenAnswered(LeaseKey lease);
   /// Whether an order of the lease is open whose call is over: its answer will decide about the lease.
@@ -146,6 +158,7 @@ class LeaseSuspender {
   Broker& broker_;
   LeaseTable& leases_;
   SessionDirectory& sessions_;
+  const Times times_;
   mutable Mutex mutex_;
   CondVar answered_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

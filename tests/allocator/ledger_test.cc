@@ -44,6 +44,26 @@ TEST_F(LedgerTest, ALimitFromBeforeALargerReserveMayStayOrFall) {
   EXPECT_TRUE(absl::IsInvalidArgument(ledger_.Resize(restored, {.limit = 98_MiB, .guarantee = Bytes()})));
 }
 
+TEST_F(LedgerTest, AGuaranteeThatFitsOnlyWithoutItsLastUnitIsRefused) {
+  const CardId odd = *ledger_.AddCard({.total = 101_MiB, .reserve = 4_MiB});
+  const absl::Status refused = ledger_.AddLogical(odd, {.limit = 97_MiB, .guarantee = 97_MiB}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("a guarantee of 97.00MiB, in units of 2.00MiB, is more"));
+  EXPECT_TRUE(ledger_.AddLogical(odd, {.limit = 97_MiB, .guarantee = 96_MiB}).ok());
+}
+
+TEST_F(LedgerTest, ADeviceThatNoLedgerWouldHaveMadeIsNotRestored) {
+  const auto code = [&](LogicalId id, Bytes limit, Bytes guarantee) {
+    return ledger_.RestoreLogical(id, card_, {.limit = limit, .guarantee = guarantee}).code();
+  };
+  EXPECT_EQ(code(LogicalId{7}, Bytes(), Bytes()), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(LogicalId{7}, 8_MiB, 10_MiB), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(LogicalId{}, 8_MiB, Bytes()), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(code(LogicalId{7}, 8_MiB, Bytes()), absl::StatusCode::kOk);
+  EXPECT_EQ(code(LogicalId{7}, 8_MiB, Bytes()), absl::StatusCode::kAlreadyExists);
+}
+
 TEST_F(LedgerTest, ACardIsRefusedWhenItsNumbersContradictEachOther) {
   const auto code = [&](const Ledger::CardOptions& options) {
     return ledger_.AddCard(options).status().code();

@@ -77,14 +77,21 @@ class DaemonParts {
 
   /// A live session of `uid`, known to all parts, without a lease.
   std::shared_ptr<SessionState> AddSession(std::uint32_t uid, Process process, std::uint64_t number = 1) {
+    return AddSession(uid, std::move(process), number, *PollWaker::Create(), /*suspends=*/false);
+  }
+  std::shared_ptr<SessionState> AddSession(std::uint32_t uid, Process process, std::uint64_t number,
+                                           std::shared_ptr<Waker> waker, bool suspends) {
     absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage(MapWithBoost);
     absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage(MapWithBoost);
     const SessionId id{number};
-    broker_->AddSession(id, {.pid = process.pid});
+    broker_->AddSession(id, {.pid = process.pid, .waits_longer = true});
     auto session = std::make_shared<SessionState>(
-        SessionState::Identity{
-            .id = id, .uid = uid, .command = "test", .token = "token " + std::to_string(number)},
-        std::move(process), *PollWaker::Create(), *std::move(stats_page), *std::move(client_page));
+        SessionState::Identity{.id = id,
+                               .uid = uid,
+                               .command = "test",
+                               .token = "token " + std::to_string(number),
+                               .suspends = suspends},
+        std::move(process), std::move(waker), *std::move(stats_page), *std::move(client_page));
     EXPECT_EQ(sessions_.Add(session), absl::OkStatus());
     return session;
   }

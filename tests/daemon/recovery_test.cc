@@ -52,12 +52,13 @@ class RecoveryTest : public ::testing::Test {
                               .reclaimer = *reclaimer_,
                               .events = next_->events(),
                               .journal = *next_->opened().journal};
-    Recovery recovery(parts);
+    recovery_.emplace(parts);
     const absl::StatusOr<LeaseStore::Found> lasting = LeaseStore(directory.path()).Read();
     ASSERT_EQ(lasting.status(), absl::OkStatus());
-    ASSERT_EQ(recovery.Run(next_->opened(), *lasting, {}), absl::OkStatus());
+    ASSERT_EQ(recovery_->Run(next_->opened(), *lasting, {}), absl::OkStatus());
   }
   void EndNext() {
+    recovery_.reset();
     reclaimer_.reset();
     next_.reset();
   }
@@ -72,6 +73,7 @@ class RecoveryTest : public ::testing::Test {
   std::string lease_id_;
   std::optional<DaemonParts> next_;
   std::unique_ptr<Reclaimer> reclaimer_;  // before the parts that it works on
+  std::optional<Recovery> recovery_;
 };
 
 TEST_F(RecoveryTest, ALivingSessionIsAbsentAndChargedInFull) {
@@ -173,6 +175,27 @@ TEST_F(RecoveryTest, HeldMemoryIsNotFreeWhereverTheJournalWasCut) {
   ASSERT_NO_FATAL_FAILURE(StartNext());
   EXPECT_EQ(next_->opened().found, Journal::Found::kWhole);
   EXPECT_EQ(next_->FreeOfCard(), DaemonParts::kCard - 8_MiB);
+}
+
+TEST_F(RecoveryTest, MemoryThatNoRecordNamesIsFreeWhenItsHoldersEnd) {
+  std::optional<IdleChild> holder;
+  {
+    DaemonParts first(directory_.path(), {.sparse = false});
+    const std::shared_ptr<SessionState> session = first.AddSession(kUid, child_.Hold());
+    const absl::StatusOr<v1::Lease> lease = first.CreateLease({.uid = kUid, .session = session}, "train");
+    ASSERT_EQ(lease.status(), absl::OkStatus());
+    ASSERT_EQ(first.Grow(*session, *lease, 8_MiB), absl::OkStatus());
+    holder.emplace();  // has the memory open, as the session's client would
+  }
+  std::ofstream(directory_.path() + "/journal", std::ios::binary | std::ios::trunc) << "no journal";
+  ASSERT_NO_FATAL_FAILURE(StartNext());
+  EXPECT_EQ(next_->opened().found, Journal::Found::kDamaged);
+  EXPECT_LE(next_->FreeOfCard(), DaemonParts::kCard - 8_MiB);
+  holder->Kill();
+  EXPECT_TRUE(Eventually([&] {
+    recovery_->Tend();
+    return next_->FreeOfCard() == DaemonParts::kCard;
+  }));
 }
 
 }  // namespace

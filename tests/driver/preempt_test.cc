@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -81,9 +83,37 @@ TEST_F(PreemptTest, OneThatIsAtWorkStaysAndTheOtherWaitsForIt) {
   auto bob = StartPreemptible("bob");
   ASSERT_EQ(AskInTurn(*bob, Alloc(140)), "ok");
   ann->WriteLine("compare");
-  EXPECT_TRUE(
-      Eventually([&] { return Run({"ls"}).out.find("wants the GPU, place 1") != std::string::npos; }));
+  EXPECT_TRUE(Eventually([&] {
+    return AskInTurn(*bob, "compare") == "same" &&
+           Run({"ls"}).out.find("wants the GPU, place 1") != std::string::npos;
+  }));
   EXPECT_EQ(ann->ReadLine(kTurn).value_or("no answer"), "same") << "bob is idle by then";
+  End(*bob);
+  End(*ann);
+}
+
+TEST_F(PreemptTest, TwoTrainingsBothEnd) {
+  StartMachine();
+  const std::vector<std::string> always = {"--preemptible=always"};
+  auto ann = StartWith("ann", always);
+  ASSERT_EQ(AskInTurn(*ann, Alloc(160)), "ok");
+  auto bob = StartWith("bob", always);
+  bob->WriteLine(Alloc(140));
+  // Ann is never idle, and bob has the card all the same.
+  std::optional<std::string> has_memory;
+  for (int i = 0; i < 1000 && !has_memory; ++i) {
+    ASSERT_EQ(AskInTurn(*ann, "compare"), "same") << i;
+    has_memory = bob->ReadLine(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(has_memory.value_or("no answer"), "ok");
+  ann->WriteLine("compare");
+  std::optional<std::string> is_back;
+  for (int i = 0; i < 1000 && !is_back; ++i) {
+    ASSERT_EQ(AskInTurn(*bob, "compare"), "same") << i;
+    is_back = ann->ReadLine(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(is_back.value_or("no answer"), "same");
+  EXPECT_THAT(Run({"events"}).out, HasSubstr("is suspended for lease ann: it has worked for long enough"));
   End(*bob);
   End(*ann);
 }
@@ -125,8 +155,7 @@ TEST_F(PreemptTest, TheNextDaemonBringsItBack) {
   auto bob = StartPreemptible("bob");
   ASSERT_EQ(AskInTurn(*bob, Alloc(140)), "ok");
   ASSERT_TRUE(IsSuspended("ann"));
-  KillDaemon();
-  StartDaemon();
+  RestartDaemon();
   EXPECT_EQ(AskInTurn(*ann, "compare"), "same");
   EXPECT_EQ(AskInTurn(*bob, "compare"), "same");
   End(*bob);
@@ -151,9 +180,9 @@ TEST_F(PreemptTest, PreallocatedMemoryIsNotPreemptible) {
   const ProgramResult refused = Run({"create", "-m", "100MiB", "--preallocate", "--preemptible"});
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err, HasSubstr("--preemptible goes with --growth"));
-  const ProgramResult always = Run({"create", "-m", "100MiB", "--preemptible=sometimes"});
-  EXPECT_EQ(always.code, 2);
-  EXPECT_THAT(always.err, HasSubstr("it is idle (the default), or never"));
+  const ProgramResult unknown = Run({"create", "-m", "100MiB", "--preemptible=sometimes"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("it is idle (the default), always or never"));
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 """Plants the bugs of tests/simulation/planted, one by one, and has lgpu_simulation find each by fresh seeds.
 
 usage: find_planted.py BUILD [--cpu-seconds S] [PATCH ...]
+       find_planted.py --applies
 BUILD is a build folder in which lgpu_simulation is built. A patch is applied to a copy of the one file that it names; the
 object with that file is built as in BUILD, and linked in front of the libraries. Neither the tree nor BUILD changes.
-Without PATCH: all.
+Without PATCH: all. --applies builds nothing: it checks that each patch applies to the tree.
 Exit code 0: every bug was found; 1: one was not found, or its patch does not apply any more."""
 
 import argparse
@@ -112,12 +113,20 @@ def find(program, most_seconds):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("build")
+    parser.add_argument("build", nargs="?")
+    parser.add_argument("--applies", action="store_true")
     parser.add_argument("--cpu-seconds", type=float, default=60)
     parser.add_argument("patches", nargs="*")
     arguments = parser.parse_args()
-    build = pathlib.Path(arguments.build).resolve()
     patches = [PLANTED / f"{name}.patch" for name in arguments.patches] or sorted(PLANTED.glob("*.patch"))
+    if arguments.applies:
+        for patch in patches:
+            with tempfile.TemporaryDirectory() as folder:
+                apply(patch, pathlib.Path(folder))
+        return 0
+    if arguments.build is None:
+        parser.error("BUILD is missing: a build folder in which lgpu_simulation is built")
+    build = pathlib.Path(arguments.build).resolve()
     failed = False
     for patch in patches:
         with tempfile.TemporaryDirectory() as folder:

@@ -24,6 +24,11 @@ void CountingBackend::SetReclaiming(int device, Reclaiming reclaiming) {
   if (reclaiming == Reclaiming::kAtOnce) card.pinned = Bytes();
 }
 
+void CountingBackend::SetProcesses(int device, std::vector<ProcessMemory> processes) {
+  MutexLock lock(mutex_);
+  cards_.at(static_cast<std::size_t>(device)).processes = std::move(processes);
+}
+
 void CountingBackend::FailCreateAfter(int n) {
   MutexLock lock(mutex_);
   creates_to_failure_ = n;
@@ -60,7 +65,14 @@ std::size_t CountingBackend::Handles() const {
 }
 
 std::optional<Bytes> CountingBackend::FreeMemory(int device) {
-  return SaturatingSub(devices_.at(static_cast<std::size_t>(device)).total, InUse(device));
+  Bytes used = InUse(device);
+  for (const ProcessMemory& process : ProcessesOn(device)) used += process.used;
+  return SaturatingSub(devices_.at(static_cast<std::size_t>(device)).total, used);
+}
+
+std::vector<DeviceMemory::ProcessMemory> CountingBackend::ProcessesOn(int device) {
+  MutexLock lock(mutex_);
+  return cards_.at(static_cast<std::size_t>(device)).processes;
 }
 
 absl::StatusOr<MemoryHandle> CountingBackend::Create(int device, Bytes bytes) {

@@ -36,6 +36,9 @@ class CountingBackend final : public DeviceMemory {
   void BecomeReal() {
     for (PhysicalDevice& device : devices_) device.simulated = false;
   }
+  /// What the card's driver lists from here on. The memory of these processes is in use beside that of
+  /// handles.
+  void SetProcesses(int device, std::vector<ProcessMemory> processes);
   /// The (n + 1)-th Create from here is RESOURCE_EXHAUSTED; none if n is below zero.
   void FailCreateAfter(int n);
   /// `call` runs once, at the start of the next Create or Reclaim, as another thread would meanwhile.
@@ -49,6 +52,7 @@ class CountingBackend final : public DeviceMemory {
 
   const std::vector<PhysicalDevice>& devices() const override { return devices_; }
   std::optional<Bytes> FreeMemory(int device) override;
+  std::vector<ProcessMemory> ProcessesOn(int device) override;
   absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
   absl::Status Release(MemoryHandle memory) override;
   absl::Status Reclaim(MemoryHandle memory) override;
@@ -76,6 +80,7 @@ class CountingBackend final : public DeviceMemory {
     Bytes referred;
     Bytes pinned;
     Reclaiming reclaiming = Reclaiming::kAtOnce;
+    std::vector<ProcessMemory> processes;
   };
 
   void CallOnce(std::function<void()> CountingBackend::*call) ABSL_LOCKS_EXCLUDED(mutex_);

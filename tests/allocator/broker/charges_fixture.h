@@ -30,16 +30,18 @@ class Words final : public Allowances {
   std::array<std::atomic<std::uint64_t>, 4> keep_{};
 };
 
-/// A broker over two simulated cards with a clock of its own.
+/// A broker over two simulated cards with a clock of its own. A program has `overhead` of a card beside its
+/// charges.
 class BrokerChargesTest : public ::testing::Test {
  protected:
-  explicit BrokerChargesTest(Bytes card = 4_GiB) {
+  explicit BrokerChargesTest(Bytes card = 4_GiB, Bytes overhead = {}) {
     SimulatedBackendOptions simulated;
     simulated.devices = {SimulatedDevice(0, card, "charges_test"), SimulatedDevice(1, card, "charges_test")};
     simulated.sparse = true;
     backend_ = MakeSimulatedBackend(std::move(simulated));
     Broker::Options options = AllCardsOf(*backend_);
     options.clock = [this] { return now_; };
+    for (BrokerCard& card_options : options.cards) card_options.overhead_allowance = overhead;
     broker_ = *Broker::Create(*backend_, log_, options);
   }
   ~BrokerChargesTest() override { Check(); }

@@ -29,7 +29,7 @@ constexpr LeaseKey kBob{2};
 /// A card of 1 GiB. "ann" may be suspended, "bob" wants memory.
 class LeaseSuspensionsTest : public BrokerChargesTest {
  protected:
-  LeaseSuspensionsTest() : BrokerChargesTest(1_GiB) {}
+  explicit LeaseSuspensionsTest(Bytes overhead = {}) : BrokerChargesTest(1_GiB, overhead) {}
 
   LeaseSuspensions& suspensions() { return broker_->suspensions(); }
   SessionId Program(std::uint64_t id, LeaseKey lease) {
@@ -349,6 +349,94 @@ TEST_F(LeaseSuspensionsTest, TheNextBrokerTakesASuspendedLeaseUp) {
   EXPECT_EQ(Resume(kAnn), absl::OkStatus());
   EXPECT_EQ(Held(device), 800_MiB);
   EXPECT_EQ(broker_->Find(device)->guarantee, 100_MiB);
+}
+
+TEST_F(LeaseSuspensionsTest, ALeaseThatWasNotBegunHasNothingToComeBack) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  Charged(Program(1, kAnn), 300_MiB);
+  EXPECT_EQ(suspensions().Park(kAnn), Bytes());
+  EXPECT_GE(Held(ann), 300_MiB) << "it keeps its memory";
+  EXPECT_TRUE(suspensions().Charges(kAnn).empty());
+  EXPECT_TRUE(suspensions().Overheads(kAnn).empty());
+  EXPECT_TRUE(suspensions().NeedOf(kAnn).empty());
+  const absl::Status refused = suspensions().TakeBack(kAnn, {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("not suspended"));
+  suspensions().End(kAnn);
+  EXPECT_EQ(suspensions().Find(kAnn), std::nullopt);
+}
+
+TEST_F(LeaseSuspensionsTest, ASecondParkTakesNothing) {
+  Device(1_GiB, kAnn);
+  Charged(Program(1, kAnn), 300_MiB);
+  Suspend(kAnn);
+  EXPECT_EQ(suspensions().Park(kAnn), Bytes());
+  suspensions().End(kAnn);
+  ASSERT_TRUE(suspensions().Find(kAnn)) << "only TakeBack leads out of it";
+  EXPECT_EQ(suspensions().Find(kAnn)->parked, 300_MiB);
+}
+
+TEST_F(LeaseSuspensionsTest, ALeaseWhoseProgramIsEndingIsNotSuspended) {
+  Device(1_GiB, kAnn);
+  const SessionId program = Program(1, kAnn);
+  Charged(program, 300_MiB);
+  broker_->StartDraining(program);
+  EXPECT_THAT(std::string(suspensions().Begin(kAnn).message()), HasSubstr("is ending"));
+  broker_->LowerCharges(program, {});  // its process is gone
+  broker_->FinishDraining({program});
+  EXPECT_EQ(suspensions().Begin(kAnn), absl::OkStatus()) << "its memory is back";
+}
+
+TEST_F(LeaseSuspensionsTest, ALeaseThatIsJustGettingChunksIsNotSuspended) {
+  const LogicalId ann = Device(1_GiB, kAnn);
+  Device(1_GiB, kBob);
+  const SessionId bob = Program(2, kBob);
+  Charged(bob, 800_MiB);
+  const Broker::Answer waiting = Grow(Session(1, kAnn), ann, 400_MiB, seconds(5));
+  ASSERT_TRUE(waiting.wait);
+  Uncharge(bob, 800_MiB);
+  // The memory is the lease's, and its chunks are not made yet.
+  EXPECT_THAT(std::string(suspensions().Begin(kAnn).message()),
+              HasSubstr("is getting memory through liblgpu"));
+  ASSERT_TRUE(IsServed(waiting));
+  EXPECT_THAT(std::string(suspensions().Begin(kAnn).message()), HasSubstr("has memory through liblgpu"));
+}
+
+/// Each program has a context of 64 MiB on the card.
+class LeaseSuspensionsWithContextsTest : public LeaseSuspensionsTest {
+ protected:
+  LeaseSuspensionsWithContextsTest() : LeaseSuspensionsTest(64_MiB) {}
+};
+
+TEST_F(LeaseSuspensionsWithContextsTest, AContextLeavesWithItsProgramAndComesBackWithIt) {
+  Device(512_MiB, kAnn);
+  Charged(Program(1, kAnn), 100_MiB);
+  ASSERT_EQ(suspensions().Begin(kAnn), absl::OkStatus());
+  const auto before = suspensions().Overheads(kAnn);
+  ASSERT_EQ(before.size(), 1u);
+  EXPECT_EQ(before[0].card_uuid, Uuid(0));
+  EXPECT_EQ(before[0].pid, 1001);
+  EXPECT_EQ(before[0].bytes, 64_MiB);
+  suspensions().Park(kAnn);
+  Check();
+  EXPECT_EQ(CardFree(), 1_GiB);
+  EXPECT_EQ(suspensions().Overheads(kAnn).size(), 1u);
+  EXPECT_EQ(suspensions().NeedOf(kAnn).at(Card(0)), 164_MiB);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(CardFree(), 1_GiB - 164_MiB);
+}
+
+TEST_F(LeaseSuspensionsWithContextsTest, AProgramThatEndedMeanwhileNeedsNoContext) {
+  Device(512_MiB, kAnn);
+  const SessionId first = Program(1, kAnn);
+  Charged(first, 100_MiB);
+  Charged(Program(2, kAnn), 100_MiB);
+  Suspend(kAnn);
+  EXPECT_EQ(suspensions().NeedOf(kAnn).at(Card(0)), 328_MiB);
+  broker_->StartDraining(first);
+  broker_->FinishDraining({first});
+  EXPECT_EQ(suspensions().NeedOf(kAnn).at(Card(0)), 164_MiB);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
 }
 
 TEST_F(LeaseSuspensionsTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
