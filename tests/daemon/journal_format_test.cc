@@ -258,21 +258,55 @@ TEST(JournalFormatTest, AnUnknownKindOfRecordIsDamage) {
   EXPECT_EQ(parsed.state.chunks().size(), 2u);
 }
 
+TEST(JournalFormatTest, APayloadThatIsNoRecordIsDamageThoughItsChecksumIsRight) {
+  std::string bytes = Encode(Story());
+  const std::string payload = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff";
+  const std::string length{static_cast<char>(payload.size()), 0, 0, 0};
+  bytes += length;
+  for (const std::string_view part : {std::string_view(length), std::string_view(payload)}) {
+    const std::uint32_t checksum = Crc32c(part);
+    for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(checksum >> shift));
+  }
+  bytes += payload;
+  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  EXPECT_EQ(parsed.condition, Condition::kDamaged);
+  EXPECT_THAT(parsed.detail, HasSubstr("a record cannot be read at byte"));
+  EXPECT_EQ(parsed.state.chunks().size(), 2u) << "the records before it are told";
+}
+
+v1::JournalRecord LeaseRecordWithSizes(std::uint64_t limit, std::uint64_t guarantee) {
+  v1::JournalRecord record = LeaseRecord(2, 6);
+  record.mutable_lease()->mutable_devices(0)->set_limit_bytes(limit);
+  record.mutable_lease()->mutable_devices(0)->set_guarantee_bytes(guarantee);
+  return record;
+}
+
+v1::JournalRecord LeaseRecordWithTwoDevices() {
+  v1::JournalRecord record = LeaseRecord(1, 5);
+  *record.mutable_lease()->add_devices() = record.lease().devices(0);
+  record.mutable_lease()->mutable_devices(1)->set_id(6);
+  return record;
+}
+
 TEST(JournalFormatTest, ImpossibleRecordsAreRefusedAndChangeNothing) {
   JournalState state;
   for (const v1::JournalRecord& record : Story()) ASSERT_TRUE(state.Apply(record).ok());
   std::string before;
   state.Encode(before);
   const std::vector<v1::JournalRecord> impossible = {
-      GrantedRecord(11, 3, 5),  // granted already
-      GrantedRecord(20, 4, 5),  // no such session
-      GrantedRecord(20, 3, 6),  // no such device
-      GrantedRecord(0, 3, 5),   // no id
-      SessionRecord(9, 2),      // no such lease
-      LeaseRecord(2, 5),        // another one's device
-      LeaseRecord(1, 6),        // other devices than before
-      SessionGoneRecord(3),     // it holds memory
-      LeaseGoneRecord(1),       // it has a session
+      GrantedRecord(11, 3, 5),                                   // granted already
+      GrantedRecord(20, 4, 5),                                   // no such session
+      GrantedRecord(20, 3, 6),                                   // no such device
+      GrantedRecord(0, 3, 5),                                    // no id
+      SessionRecord(9, 2),                                       // no such lease
+      LeaseRecord(2, 5),                                         // another one's device
+      LeaseRecord(1, 6),                                         // other devices than before
+      SessionGoneRecord(3),                                      // it holds memory
+      LeaseGoneRecord(1),                                        // it has a session
+      LeaseRecordWithTwoDevices(),                               // more devices than before
+      LeaseRecordWithSizes(std::uint64_t{1} << 51, 0),           // more than any card has
+      LeaseRecordWithSizes(std::uint64_t{1} << 30, 2ull << 30),  // a guarantee above the limit
+      ChargedRecord(3, 5, std::uint64_t{1} << 51),               // more than any card has
   };
   for (const v1::JournalRecord& record : impossible) {
     EXPECT_TRUE(absl::IsInvalidArgument(state.Apply(record))) << record.ShortDebugString();

@@ -97,6 +97,22 @@ TEST_F(JournalTest, CommittedRecordsSurviveAKilledDaemon) {
   EXPECT_EQ(info.st_mode & 0777, 0600u) << "it holds the sessions' secrets";
 }
 
+TEST_F(JournalTest, ALeaseWhoseSessionIsLeftStaysInTheFile) {
+  ASSERT_NO_FATAL_FAILURE(WriteGrant());
+  {
+    const Journal::Opened opened = Open();
+    // A session that could not be restored does not end in the account, and its lease does.
+    v1::JournalRecord gone;
+    gone.mutable_lease_gone()->set_key(1);
+    opened.journal->Note(gone);
+    ASSERT_TRUE(opened.journal->Commit().ok());
+  }
+  const Journal::Opened opened = Open();
+  EXPECT_EQ(opened.found, Journal::Found::kWhole);
+  EXPECT_EQ(opened.state.leases().size(), 1u);
+  EXPECT_TRUE(opened.state.chunks().contains(7)) << "its memory is not granted twice";
+}
+
 TEST_F(JournalTest, IsWrittenAnewWhenMostOfItIsPast) {
   Journal::Opened opened = Open();
   opened.journal->Note(LeaseRecord());

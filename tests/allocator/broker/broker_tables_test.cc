@@ -94,6 +94,12 @@ TEST_F(BrokerTablesTest, ARequestWhosePhaseAndQueueDifferIsNoticed) {
               HasSubstr("does not stand in its card's queue"));
 }
 
+TEST_F(BrokerTablesTest, APlaceInAQueueThatNoRequestHasIsNoticed) {
+  waiting_.queues.at(card_).Join(WaiterId{7}, "ann");
+  EXPECT_THAT(std::string(waiting_.CheckInvariants().message()),
+              HasSubstr("1 requests stand in queues, 0 wait there"));
+}
+
 TEST_F(BrokerTablesTest, MemoryThatIsSetAsideForNoRequestIsNoticed) {
   waiting_.waiters[WaiterId{1}].card = card_;
   waiting_.waiters[WaiterId{1}].aside = 2_MiB;
