@@ -89,9 +89,10 @@ absl::StatusOr<OwnSession> OwnSession::Open(Connection& connection, const std::s
 void CommandInLease::AddTo(CLI::App& verb) {
   verb.add_flag("--require-attach", require_attach_,
                 "Fail with 125 if the command never used the lease (its memory was not limited)");
-  verb.add_option("--release", release_,
-                  "A command of the shell that makes the program give memory of the GPU up. lgpud "
-                  "has it run while the lease is idle and another program waits for memory")
+  verb.add_option(
+          "--release", release_,
+          "A shell command that makes the program free GPU memory. lgpu runs it when the lease is idle and "
+          "lgpud needs memory for another program")
       ->type_name("CMD");
   verb.add_flag("--isolate", isolate_,
                 "Also limit programs that clear their environment or name the driver's folder: lgpu's files "

@@ -175,9 +175,9 @@ void DeviceFlags::AddTo(CLI::App& verb) {
       ->excludes(growth_flag);
   verb.add_flag(
           "--preemptible{idle}", preemptible,
-          "Its programs may be suspended while they are idle (always: in turn, at work, too) and others "
-          "need the memory, and others are suspended for them; they come back, by the queue, when they "
-          "use the GPU")
+          "lgpud may suspend its programs while they are idle (always: at work, too) and another "
+          "preemptible lease needs their memory, and suspends such leases for them. They come back through "
+          "the queue when they use the GPU")
       ->type_name("[idle|always|never]");
   verb.add_option("--guarantee", guarantee, "With --growth: memory that is set aside, at most the limit")
       ->type_name("SIZE");
@@ -197,8 +197,8 @@ static absl::StatusOr<v1::Preemptible> ParsePreemptible(const std::string& text)
   if (text.empty() || text == "never") return v1::PREEMPTIBLE_NEVER;
   if (text == "idle") return v1::PREEMPTIBLE_IDLE;
   if (text == "always") return v1::PREEMPTIBLE_ALWAYS;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--preemptible ", Printable(text), ": it is idle (the default), always or never"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--preemptible ", Printable(text), ": the value must be idle (as without a value), always or never"));
 }
 
 absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
@@ -213,7 +213,8 @@ absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
   LGPU_ASSIGN_OR_RETURN(const v1::Preemptible given_way, ParsePreemptible(preemptible));
   if (preallocate && given_way != v1::PREEMPTIBLE_NEVER) {
     return absl::InvalidArgumentError(
-        "--preemptible goes with --growth: preallocated memory stays the lease's");
+        "--preemptible cannot be used with --preallocate: lgpud never takes preallocated memory back\ntry: "
+        "--growth");
   }
   LGPU_RETURN_IF_ERROR(idle_after.Milliseconds().status());
   v1::LogicalDeviceSpec spec;

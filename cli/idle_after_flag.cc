@@ -9,9 +9,10 @@
 namespace lgpu::cli {
 
 void IdleAfterFlag::AddTo(CLI::App& verb) {
-  verb.add_option("--idle-after", text,
-                  "Ask the lease to give way when it has been idle for this long, 1s at least; "
-                  "default: 1s, and twice as long as its release command took")
+  verb.add_option(
+          "--idle-after", text,
+          "How long the lease is idle before lgpud asks it to give way, at least 1s; default: 1s, or twice "
+          "its last release or moves, if longer")
       ->type_name("DUR");
 }
 

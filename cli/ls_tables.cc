@@ -392,14 +392,14 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
   }
   if (lease.has_idle_after_ms()) {
     facts.Add("idle after",
-              absl::StrCat(Exactly(lease.idle_after_ms()), ": it may be asked to give way then"));
+              absl::StrCat(Exactly(lease.idle_after_ms()), ": then lgpud may ask it to give way"));
   }
   if (!lease.gives_way_for().empty()) facts.Add("gives way", "for " + Printable(lease.gives_way_for()));
   facts.Add("ends", EndText(lease));
   if (lease.preemptible() != v1::PREEMPTIBLE_NEVER) {
     facts.Add("preemptible", lease.preemptible() == v1::PREEMPTIBLE_IDLE
-                                 ? "it is suspended for others while it is idle"
-                                 : "it is suspended for others while it is idle, and at work after a while");
+                                 ? "lgpud may suspend it while it is idle"
+                                 : "lgpud may suspend it while it is idle, and after a time at work");
   }
   if (lease.has_management()) facts.Add("managed", "only root resizes and removes it");
   if (const std::string labels = LabelsText(lease); !labels.empty()) facts.Add("labels", Printable(labels));

@@ -9,7 +9,9 @@ struct Unfit {
 };
 
 constexpr Unfit kUnfitDrivers[] = {
-    {"610.", "its lock may end the program by SIGSEGV (issue 58 of NVIDIA's cuda-checkpoint)"},
+    {"610.",
+     "the driver's lock call may crash the program (SIGSEGV; issue 58 of NVIDIA's cuda-checkpoint); use "
+     "another driver"},
 };
 
 }  // namespace

@@ -74,10 +74,9 @@ absl::Status CheckObserved(const BrokerTables& tables, const OverheadTable& over
   for (const CardId id : CardsOf(tables, lease)) {
     const BrokerCard& card = tables.cards.at(id);
     if (card.device.simulated || overheads.OutsidersOf(id) != nullptr) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("lgpud cannot read how much memory GPU ", card.index,
-                     " has free, and so could not see that the programs have left it; lgpu doctor tells what "
-                     "is wrong with NVML"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "lgpud cannot read how much memory GPU ", card.index,
+        " has free, so it cannot check that suspended programs have left the GPU\ntry: lgpu doctor"));
   }
   return absl::OkStatus();
 }

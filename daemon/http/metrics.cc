@@ -276,7 +276,7 @@ void AddTotals(const v1::StatsSnapshot& snapshot, const MetricTotals& totals,
           totals.suspensions.bytes);
   counter("lgpu_give_way_asks_total", "Leases that were asked to give memory up for a request.",
           totals.giving_way.asks);
-  Family answers(families, "lgpu_give_way_answers_total", "Asks that are over, by what came of them.",
+  Family answers(families, "lgpu_give_way_answers_total", "Finished requests to give way, by result.",
                  MetricType::Counter);
   answers.Add({{"result", "memory"}}, static_cast<double>(totals.giving_way.gave));
   answers.Add({{"result", "nothing"}}, static_cast<double>(totals.giving_way.in_vain));

@@ -57,10 +57,10 @@ absl::Status NoRoomNow(const Lease& lease, const absl::Status& status) {
 
 absl::Status FailedFor(const Lease& lease, const absl::Status& why, const std::set<std::int64_t>& left) {
   const std::string pids = absl::StrJoin(left, " ");
-  return absl::InternalError(
-      absl::StrCat("the programs of lease ", lease.name, " cannot be resumed: ", std::string(why.message()),
-                   "\ntry: lgpu rm --kill ", lease.name,
-                   left.empty() ? "" : absl::StrCat(", or kill -9 ", pids, ", and all others go on")));
+  return absl::InternalError(absl::StrCat(
+      "the programs of lease ", lease.name, " cannot be resumed: ", std::string(why.message()),
+      "\ntry: lgpu rm --kill ", lease.name,
+      left.empty() ? "" : absl::StrCat(", or kill -9 ", pids, " to keep the lease's other programs")));
 }
 
 Bytes SumOf(const std::vector<LeaseSuspensions::Charge>& charges) {
@@ -307,8 +307,9 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::Resume(const Caller& cal
   {
     MutexLock lock(mutex_);
     if (!resuming_.insert(lease.key).second) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "lease ", lease.name, " is being resumed by another call, or as soon as there is room"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("lease ", lease.name,
+                       " is being resumed already, by another call or by lgpud; it may be waiting for room"));
     }
   }
   const absl::Cleanup done = [&] {

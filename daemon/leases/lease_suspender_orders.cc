@@ -16,8 +16,8 @@ absl::Status RunnerEnded(const v1::Suspend& order) {
   for (const v1::ProcessName& process : order.processes()) pids.push_back(process.pid());
   return absl::FailedPreconditionError(
       absl::StrCat("the `lgpu run` or `lgpu exec` of process ", absl::StrJoin(pids, ", "),
-                   " has ended while it moved its programs, and they are put back on their GPUs\n",
-                   "try: kill -9 ", absl::StrJoin(pids, " "), ", if they do not go on"));
+                   " ended during the move; its guard process moves them back to their GPUs\n",
+                   "try: if they do not go on, kill -9 ", absl::StrJoin(pids, " ")));
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ absl::Status CheckRunner(const SessionState& runner, const SessionState& program
   if (!of_runner.empty() && !own.empty() && of_runner != own) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the `lgpu run` or `lgpu exec` (pid ", pid, ") of ", NameOf(program),
-        " is in another pid namespace than lgpud, as in a container, and cannot see it by this pid"));
+        " is in another pid namespace than lgpud, where this pid is another process\ntry: run it outside the "
+        "container"));
   }
   if (!IsStopped(pid)) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -93,9 +94,9 @@ absl::Status LeaseSuspender::CannotBeResumed(
     const std::shared_ptr<SessionState> runner =
         mover == movers.end() ? nullptr : sessions_.Find(mover->second);
     if (runner != nullptr && runner->phase() == SessionState::Phase::kAbsent && !runner->process().IsGone()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the `lgpu run` or `lgpu exec` (pid ", runner->process().pid, ") of ",
-                       NameOf(*program), " has not come back to this lgpud yet\ntry: again in a moment"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the `lgpu run` or `lgpu exec` (pid ", runner->process().pid, ") of ", NameOf(*program),
+          " has not reconnected since lgpud restarted\ntry: the same command in a moment"));
     }
     names.push_back(NameOf(*program));
     pids.push_back(absl::StrCat(program->process().pid));

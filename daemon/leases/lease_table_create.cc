@@ -104,8 +104,8 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
       });
   if (request.preemptible() != v1::PREEMPTIBLE_NEVER && has_preallocated) {
     return absl::InvalidArgumentError(
-        "a lease with a preallocated device cannot be preemptible: its memory stays with it; make it with "
-        "growth, or not preemptible");
+        "a lease with a preallocated device cannot be preemptible: lgpud never takes preallocated memory "
+        "back; use growth, or leave preemptible out");
   }
   LGPU_ASSIGN_OR_RETURN(LeaseEnds ends, ParseLeaseEnds(request.ends(), BootTimeNow()));
   LGPU_ASSIGN_OR_RETURN(const std::chrono::milliseconds idle_after, ParseIdleAfter(request.idle_after_ms()));

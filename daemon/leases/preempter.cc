@@ -18,6 +18,8 @@ namespace {
 // How soon the use of a program that is away is seen.
 constexpr std::chrono::milliseconds kUseLook{100};
 constexpr std::chrono::seconds kRetry{1};
+// The broker knows the last use by another clock, which it read a little earlier.
+constexpr std::chrono::milliseconds kDiffer{100};
 // For programs that come back to a new lgpud.
 constexpr std::chrono::seconds kComingBack{2};
 
@@ -97,13 +99,13 @@ ReleaseOutcome Preempter::Suspend(const ReleaseOrder& order) {
   }
   const std::optional<UseTime> last = LastUse(*lease, sessions_);
   const UseTime idle = last ? UseTimeNow() - *last : UseTime(0);
-  if (idle < GivingWay::kIdleAfter && !order.at_work) return ReleaseOutcome::kNotIdle;
+  if (!order.at_work && (!last || idle + kDiffer < LeastIdle(*lease))) return ReleaseOutcome::kNotIdle;
   leases_.TellOf(order.lease, [&](const LeaseEvents& events, const Lease& found) {
     events.AskedToGiveWay(
-        found, absl::StrCat("is suspended for ", ForWhom(order, found), ": ",
-                            order.at_work ? std::string("it has worked for long enough")
-                                          : absl::StrCat("it has been idle for ", SecondsOf(idle), "s"),
-                            ", and a request lacks ", FormatBytes(order.bytes), " of what it holds"));
+        found, absl::StrCat("asked to give way for ", ForWhom(order, found), ", which lacks ",
+                            FormatBytes(order.bytes), ": ",
+                            order.at_work ? std::string("its turn at work is over")
+                                          : absl::StrCat("it has been idle for ", SecondsOf(idle), "s")));
   });
   // One that was at work wants to go on at once.
   const UseTime since = order.at_work ? UseTime(1) : TimeOfTick(tick);
@@ -148,7 +150,7 @@ void Preempter::Return(const Lease& lease, Away& away, Clock::time_point deadlin
   const auto resumed = suspender_.Resume(Caller{}, lease.id, deadline, is_over);
   away.retry_at = Clock::now() + kRetry;
   away.room_since.reset();
-  if (resumed.ok() || is_over()) return;
+  if (resumed.ok() || is_over() || !Find(lease.key)->suspended->failed().empty()) return;
   std::string why(resumed.status().message());
   if (why == away.told) return;
   leases_.TellOf(lease.key, [&](const LeaseEvents& events, const Lease& found) {

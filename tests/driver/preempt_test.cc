@@ -68,7 +68,7 @@ TEST_F(PreemptTest, TwoProgramsThatEachNeedTheCardTakeTurns) {
     EXPECT_TRUE(IsSuspended("ann")) << turn;
   }
   const std::string events = Run({"events"}).out;
-  EXPECT_THAT(events, HasSubstr("is suspended for lease bob: it has been idle for "));
+  EXPECT_THAT(events, HasSubstr("asked to give way for lease bob, which lacks "));
   EXPECT_THAT(events, HasSubstr("suspended: 160.00MiB in host memory after "));
   EXPECT_THAT(events, HasSubstr("resumed: 160.00MiB back on its GPUs after "));
   EXPECT_THAT(Run({"inspect", "ann", "--json"}).out, HasSubstr("\"preemptible\":\"idle\""));
@@ -113,7 +113,7 @@ TEST_F(PreemptTest, TwoTrainingsBothEnd) {
     is_back = ann->ReadLine(std::chrono::milliseconds(100));
   }
   EXPECT_EQ(is_back.value_or("no answer"), "same");
-  EXPECT_THAT(Run({"events"}).out, HasSubstr("is suspended for lease ann: it has worked for long enough"));
+  EXPECT_THAT(Run({"events"}).out, HasSubstr("its turn at work is over"));
   End(*bob);
   End(*ann);
 }
@@ -179,10 +179,10 @@ TEST_F(PreemptTest, PreallocatedMemoryIsNotPreemptible) {
   StartMachine();
   const ProgramResult refused = Run({"create", "-m", "100MiB", "--preallocate", "--preemptible"});
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--preemptible goes with --growth"));
+  EXPECT_THAT(refused.err, HasSubstr("--preemptible cannot be used with --preallocate"));
   const ProgramResult unknown = Run({"create", "-m", "100MiB", "--preemptible=sometimes"});
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("it is idle (the default), always or never"));
+  EXPECT_THAT(unknown.err, HasSubstr("the value must be idle (as without a value), always or never"));
 }
 
 }  // namespace

@@ -241,7 +241,7 @@ TEST_F(SuspendTest, ProgramsThatAreBackKeepTheirMemoryWhereAnotherOneCannotBeMov
   const pid_t left = charges.begin()->first;
   ASSERT_EQ(Suspend().code, 0);
   machine_.FailCall("cuCheckpointProcessRestore", 304, 0, 1, left);
-  EXPECT_THAT(Resume().err, HasSubstr(absl::StrCat("kill -9 ", left, ", and all others go on")));
+  EXPECT_THAT(Resume().err, HasSubstr(absl::StrCat("kill -9 ", left, " to keep the lease's other programs")));
   EXPECT_EQ(Ask(*holder, "compare"), "same");
   const std::map<pid_t, Bytes> kept = {{back, 300_MiB}};
   EXPECT_EQ(HoldersCharges(), kept);
