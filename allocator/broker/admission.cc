@@ -78,7 +78,8 @@ void Admission::GoOn(WaiterId id, Waiter& waiter) {
   waiter.EndLongerWait();
   const auto suspended = now - waiter.suspended_at;
   waiter.spec.asked_at += suspended;
-  waiter.SetDeadline(std::max(waiter.spec.deadline, waiter.suspended_at) + suspended);
+  // It may stand in the queue at least, where leases may be asked for it.
+  waiter.SetDeadline(std::max(std::max(waiter.spec.deadline, waiter.suspended_at) + suspended, now + kGrace));
   waiter.phase = Waiter::Phase::kNew;
   Admit(id, waiter);
   waiting_.times_changed = true;
@@ -324,8 +325,11 @@ bool Admission::UseAside(WaiterId id, Waiter& waiter, bool held_back) {
 
 void Admission::NoteServed(const Waiter& waiter, Bytes aside) {
   if (aside.is_zero() || !waiter.spec.session) return;
+  const LeaseKey lease = tables_.sessions.at(waiter.spec.session).lease;
+  // It has its time from here on.
+  if (ReleaseRecord* const record = tables_.FindPreempted(lease)) record->runs_since = tables_.now();
   waiting_.news.push_back({.what = GivingWayNews::What::kServed,
-                           .lease = tables_.sessions.at(waiter.spec.session).lease,
+                           .lease = lease,
                            .bytes = aside,
                            .took = tables_.now() - waiter.spec.asked_at});
 }

@@ -73,6 +73,14 @@ std::size_t BrokerTables::IndexOf(LeaseKey lease, CardId card) const {
   return before.size();
 }
 
+ReleaseRecord* BrokerTables::FindPreempted(LeaseKey lease) {
+  for (auto& [id, device] : devices) {
+    const bool is_preemptible = device.spec.preemptible != Broker::Preemptible::kNever && !device.removed;
+    if (device.spec.lease == lease && is_preemptible) return &device.preempted;
+  }
+  return nullptr;
+}
+
 std::vector<SessionId> BrokerTables::SessionsOf(LeaseKey lease) const {
   std::vector<SessionId> found;
   for (const auto& [id, session] : sessions) {

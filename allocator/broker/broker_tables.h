@@ -88,6 +88,7 @@ struct CardCharge {
 /// A lease whose programs are being suspended, are suspended, or are being resumed: its requests wait.
 struct Suspension {
   bool is_parked = false;                 // its memory is in no account
+  bool was_parked = false;                // or was, since it began
   bool has_failed = false;                // it is parked for good
   std::set<SessionId> sessions;           // that had memory at its begin: their processes are moved
   std::map<LogicalId, Bytes> guarantees;  // while it is parked: of its devices, which have none then
@@ -174,6 +175,8 @@ struct BrokerTables {
   /// Of the card among those of the lease, as its devices name them first.
   std::size_t IndexOf(LeaseKey lease, CardId card) const;
   std::vector<SessionId> SessionsOf(LeaseKey lease) const;
+  /// How suspensions of a preemptible lease went; null: the lease is not preemptible.
+  ReleaseRecord* FindPreempted(LeaseKey lease);
   /// The sessions that have charged something of the card; of one lease, or (none) of all.
   std::vector<SessionId> ChargingOn(CardId card, LeaseKey lease = {}) const;
   /// What the growing ones of these devices have lent for charges.

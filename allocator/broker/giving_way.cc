@@ -60,7 +60,7 @@ Broker::TimePoint::duration GivingWay::CostOf(const Ask& ask) const {
 }
 
 ReleaseRecord* GivingWay::FindRecord(const Ask& ask) {
-  if (!ask.runner) return preemptible_.FindRecord(ask.lease);
+  if (!ask.runner) return tables_.FindPreempted(ask.lease);
   const auto runner = tables_.sessions.find(ask.runner);
   return runner == tables_.sessions.end() ? nullptr : &runner->second.release;
 }
@@ -103,10 +103,27 @@ void GivingWay::Collect(CardId card) {
 }
 
 bool GivingWay::IsOver(const Ask& ask) const {
+  if (HeadOf(ask) == nullptr && !ask.given.is_zero()) return true;
+  if (!ask.runner) return tables_.now() >= ask.ends && !IsMoving(ask);
   const auto runner = tables_.sessions.find(ask.runner);
-  const bool can_answer = ask.runner ? runner != tables_.sessions.end() && runner->second.runs_release
-                                     : preemptible_.Contains(ask.lease);
-  return tables_.now() >= ask.ends || !can_answer || (HeadOf(ask) == nullptr && !ask.given.is_zero());
+  const bool can_answer = runner != tables_.sessions.end() && runner->second.runs_release;
+  return tables_.now() >= ask.ends || !can_answer;
+}
+
+bool GivingWay::IsMoving(const Ask& ask) const {
+  return !ask.runner && !ask.is_answered && tables_.suspensions.contains(ask.lease);
+}
+
+void GivingWay::AwaitMove(Ask& ask) {
+  if (ask.runner) return;
+  const Broker::TimePoint now = tables_.now();
+  // Its memory is on the way back.
+  if (!preemptible_.Contains(ask.lease)) ask.ends = std::min(ask.ends, now + kSettle);
+  Waiter* const head = HeadOf(ask);
+  if (head == nullptr || !IsMoving(ask) || head->spec.deadline >= now + kSettle) return;
+  head->WaitLonger(now + 2 * kSettle);
+  waiting_.Wake(*head);
+  waiting_.times_changed = true;
 }
 
 bool GivingWay::MoveOn(CardId card) {
@@ -114,7 +131,10 @@ bool GivingWay::MoveOn(CardId card) {
   bool is_freed = false;
   for (auto ask = asks_.begin(); ask != asks_.end();) {
     const auto next = std::next(ask);
-    if (ask->second.card == card && IsOver(ask->second)) is_freed |= End(ask);
+    if (ask->second.card == card) {
+      AwaitMove(ask->second);
+      if (IsOver(ask->second)) is_freed |= End(ask);
+    }
     ask = next;
   }
   if (!HasHead(card)) AskNext(card);
@@ -300,7 +320,7 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
   };
   for (const LeaseKey lease : preemptible_.Movable()) {
     if (lease == own || IsAsked(lease) || is_there(lease) || tables_.suspensions.contains(lease)) continue;
-    const ReleaseRecord& record = *preemptible_.FindRecord(lease);
+    const ReleaseRecord& record = *tables_.FindPreempted(lease);
     const std::optional<Broker::TimePoint> last_use = IdleSince(lease, record);
     if (!last_use && !HasWorkedEnough(lease, record)) continue;
     const Bytes yield = preemptible_.YieldOf(lease, waiter.card);

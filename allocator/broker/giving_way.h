@@ -127,6 +127,10 @@ class GivingWay {
   Waiter* HeadOf(const Ask& ask) const;
   bool HasAsk(WaiterId head) const;
   bool IsOver(const Ask& ask) const;
+  /// The lease is being suspended.
+  bool IsMoving(const Ask& ask) const;
+  /// What is on its way out is waited for, however long it takes.
+  void AwaitMove(Ask& ask);
   /// The lease has no more to do with its head. Returns whether memory became free.
   bool End(Asks::iterator ask);
   bool MayBeHead(const Waiter& waiter) const;

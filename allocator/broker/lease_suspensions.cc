@@ -213,7 +213,7 @@ Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end() || found->second.is_parked) return Bytes();
   Suspension& suspension = found->second;
-  suspension.is_parked = true;
+  suspension.is_parked = suspension.was_parked = true;
   suspension.overheads = OverheadsNow(lease);
   // What the programs have given up; an entry for each card, since others get the guarantees everywhere.
   std::map<CardId, Bytes> left;
@@ -316,8 +316,10 @@ void LeaseSuspensions::End(LeaseKey lease) {
   BrokerLock lock(core_);
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end() || found->second.is_parked) return;
+  const bool was_away = found->second.was_parked;
   core_.tables.suspensions.erase(found);
-  if (ReleaseRecord* const record = core_.preemptible.FindRecord(lease)) record->runs_since = core_.now();
+  ReleaseRecord* const record = core_.tables.FindPreempted(lease);
+  if (was_away && record != nullptr) record->runs_since = core_.now();
   AdmitAgain(lease);
 }
 
@@ -364,6 +366,7 @@ void LeaseSuspensions::Restore(LeaseKey lease, const Earlier& earlier) {
   BrokerLock lock(core_);
   Suspension& suspension = core_.tables.suspensions[lease];
   suspension = {.is_parked = true,
+                .was_parked = true,
                 .has_failed = earlier.has_failed,
                 .sessions = {},
                 .guarantees = earlier.guarantees,
@@ -389,6 +392,15 @@ Bytes LeaseSuspensions::ParkedOf(LeaseKey lease) const {
   return sum;
 }
 
+bool LeaseSuspensions::HasRequests(LeaseKey lease) const {
+  core_.mutex.AssertHeld();
+  for (const auto& [id, waiter] : core_.waiting.waiters) {
+    const bool waits = waiter.phase == Waiter::Phase::kSuspended;
+    if (waits && core_.tables.sessions.at(waiter.spec.session).lease == lease) return true;
+  }
+  return false;
+}
+
 std::size_t LeaseSuspensions::PlaceOf(LeaseKey lease) const {
   core_.mutex.AssertHeld();
   std::size_t last = 0;
@@ -412,6 +424,7 @@ std::optional<LeaseSuspensions::Info> LeaseSuspensions::Find(LeaseKey lease) con
   return Info{.is_parked = found->second.is_parked,
               .parked = ParkedOf(lease),
               .has_programs = !MovedSessions(core_.tables, lease).empty(),
+              .has_requests = HasRequests(lease),
               .place = PlaceOf(lease)};
 }
 

@@ -86,6 +86,7 @@ class LeaseSuspensions {
     bool is_parked = false;
     Bytes parked;
     bool has_programs = false;  // of those that were moved, one has not ended
+    bool has_requests = false;  // that wait until it is resumed
     std::size_t place = 0;      // in the queue of its card that it waits longest for, from 1; 0: in none
   };
   /// Nothing: the lease was not begun.
@@ -95,6 +96,7 @@ class LeaseSuspensions {
   absl::Status CheckMayBegin(LeaseKey lease) const;
   std::map<CardId, Bytes> NeedLocked(LeaseKey lease) const;
   Bytes ParkedOf(LeaseKey lease) const;
+  bool HasRequests(LeaseKey lease) const;
   std::size_t PlaceOf(LeaseKey lease) const;
   void BeginLocked(LeaseKey lease);
   using ByProcess = std::map<std::pair<CardId, std::int64_t>, Bytes>;

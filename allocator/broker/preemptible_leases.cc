@@ -47,7 +47,7 @@ PreemptibleLeases::Later PreemptibleLeases::YieldLater(const Waiter& waiter) con
   Later later;
   const LeaseKey own = waiter.spec.session ? tables_.sessions.at(waiter.spec.session).lease : LeaseKey();
   for (const LeaseKey lease : Movable()) {
-    if (lease == own || tables_.now() < FindRecord(lease)->rests_until) continue;
+    if (lease == own || tables_.now() < tables_.FindPreempted(lease)->rests_until) continue;
     const Bytes yield = YieldOf(lease, waiter.card);
     later.likely += yield;
     if (GivesWayAtWork(lease)) later.certain += yield;
@@ -60,7 +60,10 @@ bool PreemptibleLeases::MayPreempt(const Waiter& waiter) const {
     return waiter.guarantee->what == GuaranteeWish::For::kLease &&
            waiter.guarantee->spec.preemptible != Broker::Preemptible::kNever;
   }
-  return waiter.charge && Contains(tables_.sessions.at(waiter.spec.session).lease);
+  if (!waiter.charge) return false;
+  const LeaseKey own = tables_.sessions.at(waiter.spec.session).lease;
+  const ReleaseRecord* const record = tables_.FindPreempted(own);
+  return record != nullptr && tables_.now() >= record->rests_until && Movable().contains(own);
 }
 
 bool PreemptibleLeases::GivesWayAtWork(LeaseKey lease) const {
@@ -68,14 +71,6 @@ bool PreemptibleLeases::GivesWayAtWork(LeaseKey lease) const {
     return entry.second.spec.lease == lease && IsPreemptible(entry.second) &&
            entry.second.spec.preemptible == Broker::Preemptible::kAlways;
   });
-}
-
-ReleaseRecord* PreemptibleLeases::FindRecord(LeaseKey lease) const {
-  for (auto& [id, device] : tables_.devices) {
-    const bool is_its = device.spec.lease == lease && IsPreemptible(device);
-    if (is_its) return &device.preempted;
-  }
-  return nullptr;
 }
 
 Bytes PreemptibleLeases::YieldOf(LeaseKey lease, CardId card) const {

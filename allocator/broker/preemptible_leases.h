@@ -31,12 +31,11 @@ class PreemptibleLeases {
   };
   Later YieldLater(const Waiter& waiter) const;
   /// Others may be suspended for the request. Fair trade: what it gets can be taken back in the same way. So
-  /// its own lease is preemptible, and it is a charge, or asks for the room of a lease that is resumed.
+  /// its own lease can be suspended, as far as is known, and it is a charge, or asks for the room of a lease
+  /// that is resumed.
   bool MayPreempt(const Waiter& waiter) const;
   /// What the card has more while the lease is suspended: its guarantees count as held.
   Bytes YieldOf(LeaseKey lease, CardId card) const;
-  /// How its suspensions went; null: the lease is not preemptible.
-  ReleaseRecord* FindRecord(LeaseKey lease) const;
 
  private:
   BrokerTables& tables_;

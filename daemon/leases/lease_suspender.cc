@@ -124,6 +124,11 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
   std::map<std::uint64_t, SessionId> sent;
   {
     MutexLock lock(mutex_);
+    if (closed_) {
+      Answers none;
+      for (const auto& entry : programs) none.of[entry.first] = absl::UnavailableError("lgpud is stopping");
+      return none;
+    }
     for (const auto& [runner, processes] : programs) {
       Order order;
       order.frame.set_resume(resume);

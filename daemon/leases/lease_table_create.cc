@@ -11,13 +11,19 @@
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
+namespace {
+
+// Before a preemptible lease gives way.
+constexpr std::chrono::minutes kLongestIdle{1};
+
+}  // namespace
 
 void LeaseTable::FillModes(v1::CreateLeaseRequest& request) const {
   MutexLock lock(mutex_);
   for (v1::LogicalDeviceSpec& device : *request.mutable_devices()) {
-    // A request with a guarantee of its own means growth.
+    // A request with a guarantee of its own means growth, and so does a preemptible one.
     if (device.mode() == v1::LogicalDeviceSpec::MODE_UNSPECIFIED && device.guarantee_bytes() == 0 &&
-        policy_.preallocate) {
+        request.preemptible() == v1::PREEMPTIBLE_NEVER && policy_.preallocate) {
       device.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
     }
   }
@@ -109,6 +115,12 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
   }
   LGPU_ASSIGN_OR_RETURN(LeaseEnds ends, ParseLeaseEnds(request.ends(), BootTimeNow()));
   LGPU_ASSIGN_OR_RETURN(const std::chrono::milliseconds idle_after, ParseIdleAfter(request.idle_after_ms()));
+  if (request.preemptible() != v1::PREEMPTIBLE_NEVER && idle_after > kLongestIdle) {
+    return absl::InvalidArgumentError(
+        "a preemptible lease that others are suspended for gives way itself after a minute at the latest; "
+        "ask for "
+        "an idle_after of at most 60000 ms (lgpu: --idle-after 1m)");
+  }
   if (!request.has_management()) {
     if (request.owner_uid() == 0) {
       return Wanted{.request = request,

@@ -18,6 +18,10 @@ namespace {
 // How soon the use of a program that is away is seen.
 constexpr std::chrono::milliseconds kUseLook{100};
 constexpr std::chrono::seconds kRetry{1};
+// A use is known to the second.
+constexpr UseTime kSurelyIdle = GivingWay::kIdleAfter + std::chrono::seconds(1);
+// So long the room that one GPU has for a lease is kept while it waits for another GPU.
+constexpr std::chrono::minutes kKept{1};
 // The broker knows the last use by another clock, which it read a little earlier.
 constexpr std::chrono::milliseconds kDiffer{100};
 // For programs that come back to a new lgpud.
@@ -99,7 +103,8 @@ ReleaseOutcome Preempter::Suspend(const ReleaseOrder& order) {
   }
   const std::optional<UseTime> last = LastUse(*lease, sessions_);
   const UseTime idle = last ? UseTimeNow() - *last : UseTime(0);
-  if (!order.at_work && (!last || idle + kDiffer < LeastIdle(*lease))) return ReleaseOutcome::kNotIdle;
+  const bool is_idle = last && idle + kDiffer >= std::max<UseTime>(LeastIdle(*lease), kSurelyIdle);
+  if (!order.at_work && !is_idle) return ReleaseOutcome::kNotIdle;
   leases_.TellOf(order.lease, [&](const LeaseEvents& events, const Lease& found) {
     events.AskedToGiveWay(
         found, absl::StrCat("asked to give way for ", ForWhom(order, found), ", which lacks ",
@@ -108,7 +113,8 @@ ReleaseOutcome Preempter::Suspend(const ReleaseOrder& order) {
                                           : absl::StrCat("it has been idle for ", SecondsOf(idle), "s")));
   });
   // One that was at work wants to go on at once.
-  const UseTime since = order.at_work ? UseTime(1) : TimeOfTick(tick);
+  const bool works = !last || idle < kSurelyIdle;
+  const UseTime since = works ? UseTime(1) : TimeOfTick(tick);
   const auto suspended = suspender_.Suspend(Caller{}, lease->id, since);
   return suspended.ok() ? ReleaseOutcome::kDone : ReleaseOutcome::kFailed;
 }
@@ -125,8 +131,7 @@ bool Preempter::BringBack() {
     if (IsMoved(lease.key)) continue;
     Away& away = away_[lease.key];
     if (now < std::max(away.retry_at, started_ + kComingBack)) continue;
-    const std::optional<UseTime> last = LastUse(lease, sessions_);
-    const bool wants_gpu = !last || *last >= UseTime(lease.suspended->preempted_at_boottime_ns());
+    const bool wants_gpu = WantsGpu(lease);
     if (!wants_gpu && HasRoom(lease)) {
       if (!away.room_since) away.room_since = now;
     } else {
@@ -134,7 +139,9 @@ bool Preempter::BringBack() {
     }
     const bool returns = wants_gpu || (away.room_since && now >= *away.room_since + kRoomFor);
     if (!returns) continue;
-    const Clock::time_point deadline = wants_gpu ? Clock::time_point::max() : now;
+    const bool is_on_several = broker_.suspensions().NeedOf(lease.key).size() > 1;
+    const Clock::time_point longest = is_on_several ? now + kKept : Clock::time_point::max();
+    const Clock::time_point deadline = wants_gpu ? longest : now;
     if (!StartMove(lease.key, [this, lease, &away, deadline] { Return(lease, away, deadline); })) {
       away.retry_at = now + kRetry;
     }
@@ -145,18 +152,27 @@ bool Preempter::BringBack() {
 void Preempter::Return(const Lease& lease, Away& away, Clock::time_point deadline) {
   const auto is_over = [this, &lease] {
     const std::optional<Lease> now = Find(lease.key);
-    return is_stopping_ || !now || !now->suspended;
+    const auto suspension = broker_.suspensions().Find(lease.key);
+    return is_stopping_ || !now || !now->suspended || !suspension || !suspension->has_programs;
   };
   const auto resumed = suspender_.Resume(Caller{}, lease.id, deadline, is_over);
   away.retry_at = Clock::now() + kRetry;
   away.room_since.reset();
-  if (resumed.ok() || is_over() || !Find(lease.key)->suspended->failed().empty()) return;
+  if (resumed.ok() || absl::IsUnavailable(resumed.status()) || is_over()) return;
+  if (const auto now = Find(lease.key); now && now->suspended && !now->suspended->failed().empty()) return;
   std::string why(resumed.status().message());
   if (why == away.told) return;
   leases_.TellOf(lease.key, [&](const LeaseEvents& events, const Lease& found) {
     events.Suspended(found, absl::StrCat("is not resumed yet: ", why));
   });
   away.told = std::move(why);
+}
+
+bool Preempter::WantsGpu(const Lease& lease) const {
+  const std::optional<UseTime> last = LastUse(lease, sessions_);
+  if (!last || *last >= UseTime(lease.suspended->preempted_at_boottime_ns())) return true;
+  const auto suspension = broker_.suspensions().Find(lease.key);
+  return suspension && suspension->has_requests;
 }
 
 bool Preempter::HasRoom(const Lease& lease) const {

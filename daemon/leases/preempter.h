@@ -79,6 +79,8 @@ class Preempter {
   /// Whether there are any leases to be brought back.
   bool BringBack();
   void Return(const Lease& lease, Away& away, Clock::time_point deadline);
+  /// One of its programs has used a GPU since, or asks for memory.
+  bool WantsGpu(const Lease& lease) const;
   bool HasRoom(const Lease& lease) const;
   std::optional<Lease> Find(LeaseKey lease) const;
 

@@ -162,6 +162,20 @@ TEST_F(PreemptTest, TheNextDaemonBringsItBack) {
   End(*ann);
 }
 
+TEST_F(PreemptTest, OneThatAsksForMemoryWhileItIsAwayComesBack) {
+  StartMachine();
+  auto ann = StartPreemptible("ann");
+  ASSERT_EQ(AskInTurn(*ann, Alloc(140)), "ok");
+  auto bob = StartPreemptible("bob");
+  ASSERT_EQ(AskInTurn(*bob, Alloc(140)), "ok");
+  ASSERT_TRUE(IsSuspended("ann"));
+  EXPECT_EQ(AskInTurn(*ann, Alloc(20)), "ok");
+  EXPECT_TRUE(IsSuspended("bob"));
+  EXPECT_EQ(AskInTurn(*ann, "compare"), "same");
+  End(*bob);
+  End(*ann);
+}
+
 TEST_F(PreemptTest, OneThatCannotBeMovedIsLeftAloneAndTheRequestSaysSo) {
   StartMachine();
   auto ann = StartPreemptible("ann");

@@ -317,6 +317,82 @@ TEST_F(PreemptibleLeasesTest, TwoThatWaitForEachOtherTakeTurns) {
   EXPECT_FALSE(broker_->TakeAnswer(*(is_first ? second : first).wait)) << "it waits with its lease";
 }
 
+TEST_F(PreemptibleLeasesTest, WhoIsServedHasItsTime) {
+  Add(kAnn, Broker::Preemptible::kAlways);
+  const LogicalId bob = Add(kBob, Broker::Preemptible::kAlways);
+  Charged(Program(1, kAnn), 800_MiB);
+  const Broker::Answer waiting = Charge(Program(2, kBob), 500_MiB, milliseconds(500));
+  Pass(seconds(10));
+  Suspend(TakeOrders().at(0));
+  ASSERT_TRUE(IsServed(waiting));
+  broker_->reservations().Queue(
+      {.card = Card(0), .bytes = 800_MiB, .owner = "user-1", .preemptible = Broker::Preemptible::kAlways});
+  for (int i = 0; i < 18; ++i) {
+    UsedBefore(bob, {});
+    Pass(milliseconds(500));
+    ASSERT_TRUE(TakeOrders().empty()) << i;
+  }
+  UsedBefore(bob, {});
+  Pass(seconds(2));
+  EXPECT_EQ(TakeOrders().size(), 1u);
+}
+
+TEST_F(PreemptibleLeasesTest, AnAttemptToSuspendALeaseGivesItNoMoreTime) {
+  const LogicalId ann = Add(kAnn, Broker::Preemptible::kAlways);
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  Pass(seconds(9));
+  ASSERT_EQ(broker_->suspensions().Begin(kAnn), absl::OkStatus());
+  broker_->suspensions().End(kAnn);
+  UsedBefore(ann, {});
+  EXPECT_TRUE(Charge(Program(2, kBob), 500_MiB, milliseconds(500)).wait);
+  Pass(milliseconds(900));
+  EXPECT_TRUE(TakeOrders().empty());
+  UsedBefore(ann, {});
+  Pass(milliseconds(200));
+  EXPECT_EQ(TakeOrders().size(), 1u);
+}
+
+TEST_F(PreemptibleLeasesTest, WhoCannotBeMovedHasNobodyMoved) {
+  const LogicalId ann = Add(kAnn);
+  const LogicalId bob = Add(kBob);
+  Charged(Program(1, kAnn), 700_MiB);
+  UsedBefore(ann, seconds(60));
+  const SessionId program = Program(2, kBob);
+  ASSERT_TRUE(Grow(program, bob, 4_MiB).status.ok());
+  EXPECT_TRUE(Charge(program, 500_MiB, milliseconds(500)).wait);
+  EXPECT_TRUE(TakeOrders().empty()) << "it has memory through liblgpu";
+}
+
+TEST_F(PreemptibleLeasesTest, TheRequestOfASuspendedLeaseIsKnown) {
+  Add(kAnn);
+  const SessionId program = Program(1, kAnn);
+  Charged(program, 500_MiB);
+  ASSERT_EQ(broker_->suspensions().Begin(kAnn), absl::OkStatus());
+  broker_->suspensions().Park(kAnn);
+  EXPECT_FALSE(broker_->suspensions().Find(kAnn)->has_requests);
+  EXPECT_TRUE(Charge(program, 100_MiB, milliseconds(500)).wait);
+  EXPECT_TRUE(broker_->suspensions().Find(kAnn)->has_requests);
+}
+
+TEST_F(PreemptibleLeasesTest, ARequestWaitsForAMoveHoweverLongItTakes) {
+  const LogicalId ann = Add(kAnn);
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(ann, seconds(60));
+  const Broker::Answer waiting = Charge(Program(2, kBob), 500_MiB, milliseconds(500));
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  ASSERT_EQ(broker_->suspensions().Begin(kAnn), absl::OkStatus());
+  for (int i = 0; i < 200; ++i) {
+    Pass(seconds(1));
+    ASSERT_FALSE(broker_->TakeAnswer(*waiting.wait)) << i;
+  }
+  broker_->suspensions().Park(kAnn);
+  Answer(orders[0], ReleaseOutcome::kDone);
+  EXPECT_TRUE(IsServed(waiting));
+}
+
 TEST_F(PreemptibleLeasesTest, OneThatIsIdleGivesWayBeforeOneAtWork) {
   const LogicalId ann = Add(kAnn, Broker::Preemptible::kAlways);
   const LogicalId cyd = Add(kCyd);
