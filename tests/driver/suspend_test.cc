@@ -229,9 +229,9 @@ TEST_F(SuspendTest, ProgramsThatAreBackKeepTheirMemoryWhereAnotherOneCannotBeMov
   auto holder =
       StartCommand({"exec", "holder"}, {"sh", "-c", absl::StrCat(client, " < '", fifo, "' & exec ", client)});
   std::ofstream second(fifo);
-  Allocate(*holder, 300 * kMiB);
+  Allocate(*holder, 100 * kMiB);
   const pid_t back = HolderPid();
-  for (const std::string& line : {std::string("start"), absl::StrCat("alloc ", 400 * kMiB)}) {
+  for (const std::string& line : {std::string("start"), absl::StrCat("alloc ", 150 * kMiB)}) {
     second << line << std::endl;
     EXPECT_EQ(AnswerOf(*holder, ChildProgram::kPatience), "ok");
   }
@@ -243,7 +243,7 @@ TEST_F(SuspendTest, ProgramsThatAreBackKeepTheirMemoryWhereAnotherOneCannotBeMov
   machine_.FailCall("cuCheckpointProcessRestore", 304, 0, 1, left);
   EXPECT_THAT(Resume().err, HasSubstr(absl::StrCat("kill -9 ", left, ", and all others go on")));
   EXPECT_EQ(Ask(*holder, "compare"), "same");
-  const std::map<pid_t, Bytes> kept = {{back, 300_MiB}};
+  const std::map<pid_t, Bytes> kept = {{back, 100_MiB}};
   EXPECT_EQ(HoldersCharges(), kept);
   RestartDaemon();
   EXPECT_THAT(Run({"ls"}).out, HasSubstr("FAILED"));
@@ -317,9 +317,9 @@ TEST_F(SuspendTest, WithoutTheParentThatMovesItAProgramStaysWhereItIs) {
 TEST_F(SuspendTest, AProgramWithoutARunnerIsNamedAndTheOthersAreResumedWhenItHasEnded) {
   StartMachine();
   CreateHoldersLease();
-  auto first = StartHolder("exec", 300 * kMiB);
+  auto first = StartHolder("exec", 100 * kMiB);
   const pid_t lost = HolderPid();
-  auto second = StartHolder("exec", 300 * kMiB);
+  auto second = StartHolder("exec", 100 * kMiB);
   ASSERT_EQ(Suspend().code, 0);
   first->Signal(SIGKILL);  // lgpu exec itself
   first->Wait();
@@ -340,7 +340,7 @@ TEST_F(SuspendTest, AProgramWhoseParentHasEndedIsResumedByTheRunnerThatMovedIt) 
                              {"sh", "-c", absl::StrCat("sh -c '", inner, "'; while sleep 0.1; do :; done")});
   const pid_t between = std::stoi(holder->ReadLine().value_or("0"));
   ASSERT_GT(between, 1);
-  Allocate(*holder, 300 * kMiB);
+  Allocate(*holder, 100 * kMiB);
   ASSERT_EQ(Suspend().code, 0);
   ::kill(between, SIGKILL);
   RestartDaemon();
@@ -385,16 +385,15 @@ TEST_F(SuspendTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
 }
 
 TEST_F(SuspendTest, ARunnerInAnotherPidNamespaceIsNamedAsThat) {
-  const absl::StatusOr<ProgramResult> tried =
-      RunProgram({.argv = {"unshare", "--pid", "--fork", "--mount-proc", "true"}});
+  const absl::StatusOr<ProgramResult> tried = RunProgram({.argv = {"unshare", "--pid", "--fork", "true"}});
   ASSERT_TRUE(tried.ok()) << tried.status();
   if (tried->code != 0) GTEST_SKIP() << "this machine allows no pid namespace: " << tried->err;
   StartMachine();
   const ChildProgram::Options options = Lgpu({"run", "--name", "holder", "--", LGPU_CHECKPOINT_CLIENT});
-  std::vector<std::string> argv = {"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"};
+  std::vector<std::string> argv = {"unshare", "--pid", "--fork", "--kill-child"};
   argv.insert(argv.end(), options.argv.begin(), options.argv.end());
   auto holder = StartProgram(argv, options.environment);
-  Allocate(*holder, 300 * kMiB);
+  Allocate(*holder, 100 * kMiB);
   EXPECT_THAT(Suspend().err, HasSubstr("is in another pid namespace than lgpud"));
   EXPECT_EQ(Ask(*holder, "compare"), "same");
   End(*holder);
@@ -564,7 +563,7 @@ TEST_F(SuspendOnTwoCardsTest, ALeaseThatWaitsForAGpuKeepsNoRoomOnLaterOnes) {
   const std::vector<std::string> create = {"create", "--name",   "holder",      "-n",     "2",      "-m",
                                            "1GiB",   "--growth", "--guarantee", "600MiB", "--gpus", "0,1"};
   ASSERT_EQ(Run(create).code, 0);
-  auto holder = StartHolder("exec", 300 * kMiB);
+  auto holder = StartHolder("exec", 100 * kMiB);
   ASSERT_EQ(Suspend().code, 0);
   auto first = StartAskerOn("0");
   EXPECT_EQ(Ask(*first, absl::StrCat("alloc b plain ", 600 * kMiB)), "ok");
