@@ -256,12 +256,12 @@ TEST_F(SuspendTest, ProgramsThatAreBackKeepTheirMemoryWhereAnotherOneCannotBeMov
 
 TEST_F(SuspendTest, AProgramThatIsBackAndCannotBeUnlockedStaysCharged) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   machine_.FailCall("cuCheckpointProcessUnlock", 999, 0, 1, pid);
   EXPECT_THAT(Resume().err, HasSubstr("cuCheckpointProcessUnlock"));
-  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 800_MiB}}));
+  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 100_MiB}}));
   const auto is_over = [&] { return Run({"ls"}).out.find("FAILED") == std::string::npos; };
   EXPECT_FALSE(Eventually(is_over, std::chrono::seconds(2)));
   EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
@@ -284,7 +284,7 @@ TEST_F(SuspendTest, AProgramThatIsKilledMeanwhileEndsItsLease) {
 TEST_F(SuspendTest, ALeaseWhoseSuspendedProgramsHaveEndedIsAnOrdinaryOne) {
   StartMachine();
   EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB", "--growth", "--guarantee", "512MiB"}).code, 0);
-  auto holder = StartHolder("exec");
+  auto holder = StartHolder("exec", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   auto asker = StartAsker();
@@ -353,7 +353,7 @@ TEST_F(SuspendTest, AProgramWhoseParentHasEndedIsResumedByTheRunnerThatMovedIt) 
 
 TEST_F(SuspendTest, ADriverThatIsKnownToEndProgramsIsNotAsked) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   machine_.state().driver_branch = 610;
   EXPECT_THAT(Suspend().err, HasSubstr("NVIDIA driver 610.00.fake: its lock may end the program"));
   EXPECT_EQ(machine_.CallsOf("cuCheckpointProcessLock"), 0u);
@@ -444,7 +444,7 @@ TEST_F(SuspendTest, ALeaseIsNotRemovedUnderSuspendedProgramsThatLive) {
 // As a public thread reports it: the machine hung when a process was killed that had been restored.
 TEST_F(SuspendTest, AProgramThatWasResumedIsSuspendedBeforeRmKillsIt) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   ASSERT_EQ(Resume().code, 0);
@@ -460,7 +460,7 @@ TEST_F(SuspendTest, AProgramThatWasResumedIsSuspendedBeforeRmKillsIt) {
 
 TEST_F(SuspendTest, ABusyProgramThatWasResumedIsKilledAllTheSame) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   ASSERT_EQ(Resume().code, 0);
@@ -473,7 +473,7 @@ TEST_F(SuspendTest, ABusyProgramThatWasResumedIsKilledAllTheSame) {
 TEST_F(SuspendTest, ASuspendedLeaseIsRemovedByItsRequestAsOthersAre) {
   StartMachine();
   EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB", "--request-id", "job-7"}).code, 0);
-  auto holder = StartHolder("exec");
+  auto holder = StartHolder("exec", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   const ProgramResult removed = Run({"rm", "--request-id", "job-7"});
@@ -515,7 +515,7 @@ TEST_F(SuspendTest, ProgramsOfLgpuExecAreSuspendedToo) {
 
 TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsSuspension) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   EXPECT_EQ(Ask(*holder, "busy"), "ok");
   const ChildProgram::Options options = Lgpu({"suspend", "holder"});
@@ -532,7 +532,7 @@ TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsSuspension) {
 
 TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsResumption) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   machine_.state().restore_hangs = true;
@@ -543,7 +543,7 @@ TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsResumption) {
   EXPECT_NE(resuming->Wait(), 0);
   machine_.state().restore_hangs = false;
   EXPECT_EQ(Ask(*holder, "compare"), "same");
-  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 800_MiB}}));
+  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 100_MiB}}));
   EXPECT_THAT(Run({"ls"}).out, Not(::testing::AnyOf(HasSubstr("FAILED"), HasSubstr("SUSPENDED"))));
   ::kill(pid, SIGKILL);
 }
