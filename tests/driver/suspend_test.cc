@@ -229,9 +229,9 @@ TEST_F(SuspendTest, ProgramsThatAreBackKeepTheirMemoryWhereAnotherOneCannotBeMov
   auto holder =
       StartCommand({"exec", "holder"}, {"sh", "-c", absl::StrCat(client, " < '", fifo, "' & exec ", client)});
   std::ofstream second(fifo);
-  Allocate(*holder, 300 * kMiB);
+  Allocate(*holder, 100 * kMiB);
   const pid_t back = HolderPid();
-  for (const std::string& line : {std::string("start"), absl::StrCat("alloc ", 400 * kMiB)}) {
+  for (const std::string& line : {std::string("start"), absl::StrCat("alloc ", 150 * kMiB)}) {
     second << line << std::endl;
     EXPECT_EQ(AnswerOf(*holder, ChildProgram::kPatience), "ok");
   }
@@ -243,7 +243,7 @@ TEST_F(SuspendTest, ProgramsThatAreBackKeepTheirMemoryWhereAnotherOneCannotBeMov
   machine_.FailCall("cuCheckpointProcessRestore", 304, 0, 1, left);
   EXPECT_THAT(Resume().err, HasSubstr(absl::StrCat("kill -9 ", left, " to keep the lease's other programs")));
   EXPECT_EQ(Ask(*holder, "compare"), "same");
-  const std::map<pid_t, Bytes> kept = {{back, 300_MiB}};
+  const std::map<pid_t, Bytes> kept = {{back, 100_MiB}};
   EXPECT_EQ(HoldersCharges(), kept);
   RestartDaemon();
   EXPECT_THAT(Run({"ls"}).out, HasSubstr("FAILED"));
@@ -256,12 +256,12 @@ TEST_F(SuspendTest, ProgramsThatAreBackKeepTheirMemoryWhereAnotherOneCannotBeMov
 
 TEST_F(SuspendTest, AProgramThatIsBackAndCannotBeUnlockedStaysCharged) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   machine_.FailCall("cuCheckpointProcessUnlock", 999, 0, 1, pid);
   EXPECT_THAT(Resume().err, HasSubstr("cuCheckpointProcessUnlock"));
-  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 800_MiB}}));
+  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 100_MiB}}));
   const auto is_over = [&] { return Run({"ls"}).out.find("FAILED") == std::string::npos; };
   EXPECT_FALSE(Eventually(is_over, std::chrono::seconds(2)));
   EXPECT_EQ(Run({"rm", "--kill", "holder", "--wait=1m"}).code, 0);
@@ -284,7 +284,7 @@ TEST_F(SuspendTest, AProgramThatIsKilledMeanwhileEndsItsLease) {
 TEST_F(SuspendTest, ALeaseWhoseSuspendedProgramsHaveEndedIsAnOrdinaryOne) {
   StartMachine();
   EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB", "--growth", "--guarantee", "512MiB"}).code, 0);
-  auto holder = StartHolder("exec");
+  auto holder = StartHolder("exec", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   auto asker = StartAsker();
@@ -317,9 +317,9 @@ TEST_F(SuspendTest, WithoutTheParentThatMovesItAProgramStaysWhereItIs) {
 TEST_F(SuspendTest, AProgramWithoutARunnerIsNamedAndTheOthersAreResumedWhenItHasEnded) {
   StartMachine();
   CreateHoldersLease();
-  auto first = StartHolder("exec", 300 * kMiB);
+  auto first = StartHolder("exec", 100 * kMiB);
   const pid_t lost = HolderPid();
-  auto second = StartHolder("exec", 300 * kMiB);
+  auto second = StartHolder("exec", 100 * kMiB);
   ASSERT_EQ(Suspend().code, 0);
   first->Signal(SIGKILL);  // lgpu exec itself
   first->Wait();
@@ -340,7 +340,7 @@ TEST_F(SuspendTest, AProgramWhoseParentHasEndedIsResumedByTheRunnerThatMovedIt) 
                              {"sh", "-c", absl::StrCat("sh -c '", inner, "'; while sleep 0.1; do :; done")});
   const pid_t between = std::stoi(holder->ReadLine().value_or("0"));
   ASSERT_GT(between, 1);
-  Allocate(*holder, 300 * kMiB);
+  Allocate(*holder, 100 * kMiB);
   ASSERT_EQ(Suspend().code, 0);
   ::kill(between, SIGKILL);
   RestartDaemon();
@@ -353,7 +353,7 @@ TEST_F(SuspendTest, AProgramWhoseParentHasEndedIsResumedByTheRunnerThatMovedIt) 
 
 TEST_F(SuspendTest, ADriverThatIsKnownToEndProgramsIsNotAsked) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   machine_.state().driver_branch = 610;
   EXPECT_THAT(Suspend().err, HasSubstr("NVIDIA driver 610.00.fake: its lock may end the program"));
   EXPECT_EQ(machine_.CallsOf("cuCheckpointProcessLock"), 0u);
@@ -385,16 +385,15 @@ TEST_F(SuspendTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
 }
 
 TEST_F(SuspendTest, ARunnerInAnotherPidNamespaceIsNamedAsThat) {
-  const absl::StatusOr<ProgramResult> tried =
-      RunProgram({.argv = {"unshare", "--pid", "--fork", "--mount-proc", "true"}});
+  const absl::StatusOr<ProgramResult> tried = RunProgram({.argv = {"unshare", "--pid", "--fork", "true"}});
   ASSERT_TRUE(tried.ok()) << tried.status();
   if (tried->code != 0) GTEST_SKIP() << "this machine allows no pid namespace: " << tried->err;
   StartMachine();
   const ChildProgram::Options options = Lgpu({"run", "--name", "holder", "--", LGPU_CHECKPOINT_CLIENT});
-  std::vector<std::string> argv = {"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"};
+  std::vector<std::string> argv = {"unshare", "--pid", "--fork", "--kill-child"};
   argv.insert(argv.end(), options.argv.begin(), options.argv.end());
   auto holder = StartProgram(argv, options.environment);
-  Allocate(*holder, 300 * kMiB);
+  Allocate(*holder, 100 * kMiB);
   EXPECT_THAT(Suspend().err, HasSubstr("is in another pid namespace than lgpud"));
   EXPECT_EQ(Ask(*holder, "compare"), "same");
   End(*holder);
@@ -445,7 +444,7 @@ TEST_F(SuspendTest, ALeaseIsNotRemovedUnderSuspendedProgramsThatLive) {
 // As a public thread reports it: the machine hung when a process was killed that had been restored.
 TEST_F(SuspendTest, AProgramThatWasResumedIsSuspendedBeforeRmKillsIt) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   ASSERT_EQ(Resume().code, 0);
@@ -461,7 +460,7 @@ TEST_F(SuspendTest, AProgramThatWasResumedIsSuspendedBeforeRmKillsIt) {
 
 TEST_F(SuspendTest, ABusyProgramThatWasResumedIsKilledAllTheSame) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   ASSERT_EQ(Resume().code, 0);
@@ -474,7 +473,7 @@ TEST_F(SuspendTest, ABusyProgramThatWasResumedIsKilledAllTheSame) {
 TEST_F(SuspendTest, ASuspendedLeaseIsRemovedByItsRequestAsOthersAre) {
   StartMachine();
   EXPECT_EQ(Run({"create", "--name", "holder", "-m", "1GiB", "--request-id", "job-7"}).code, 0);
-  auto holder = StartHolder("exec");
+  auto holder = StartHolder("exec", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   const ProgramResult removed = Run({"rm", "--request-id", "job-7"});
@@ -516,7 +515,7 @@ TEST_F(SuspendTest, ProgramsOfLgpuExecAreSuspendedToo) {
 
 TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsSuspension) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   EXPECT_EQ(Ask(*holder, "busy"), "ok");
   const ChildProgram::Options options = Lgpu({"suspend", "holder"});
@@ -533,7 +532,7 @@ TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsSuspension) {
 
 TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsResumption) {
   StartMachine();
-  auto holder = StartHolder();
+  auto holder = StartHolder("run", 100 * kMiB);
   const pid_t pid = HolderPid();
   ASSERT_EQ(Suspend().code, 0);
   machine_.state().restore_hangs = true;
@@ -544,7 +543,7 @@ TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsResumption) {
   EXPECT_NE(resuming->Wait(), 0);
   machine_.state().restore_hangs = false;
   EXPECT_EQ(Ask(*holder, "compare"), "same");
-  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 800_MiB}}));
+  EXPECT_EQ(HoldersCharges(), (std::map<pid_t, Bytes>{{pid, 100_MiB}}));
   EXPECT_THAT(Run({"ls"}).out, Not(::testing::AnyOf(HasSubstr("FAILED"), HasSubstr("SUSPENDED"))));
   ::kill(pid, SIGKILL);
 }
@@ -564,7 +563,7 @@ TEST_F(SuspendOnTwoCardsTest, ALeaseThatWaitsForAGpuKeepsNoRoomOnLaterOnes) {
   const std::vector<std::string> create = {"create", "--name",   "holder",      "-n",     "2",      "-m",
                                            "1GiB",   "--growth", "--guarantee", "600MiB", "--gpus", "0,1"};
   ASSERT_EQ(Run(create).code, 0);
-  auto holder = StartHolder("exec", 300 * kMiB);
+  auto holder = StartHolder("exec", 100 * kMiB);
   ASSERT_EQ(Suspend().code, 0);
   auto first = StartAskerOn("0");
   EXPECT_EQ(Ask(*first, absl::StrCat("alloc b plain ", 600 * kMiB)), "ok");
