@@ -173,30 +173,36 @@ bool GivingWay::End(Asks::iterator entry) {
   // Nothing more comes for it: it waits as any other request.
   waiting_.times_changed = true;
   head->EndLongerWait();
+  LetWait(*head);  // its own time may be over already
   return admission_.FreeAside(ask.head, *head);
+}
+
+bool GivingWay::LetWait(Waiter& waiter) {
+  const bool may_wait = waiter.spec.session && waiter.phase == Waiter::Phase::kCard && waiter.is_patient &&
+                        tables_.sessions.at(waiter.spec.session).waits_longer;
+  if (!may_wait || !preemptible_.MayPreempt(waiter)) return false;
+  const Bytes free = tables_.ledger.View(waiter.card).free() + tables_.ComingBack(waiter.card);
+  const PreemptibleLeases::Later later = preemptible_.YieldLater(waiter);
+  const Bytes lacking = SaturatingSub(admission_.NeedOf(waiter), free);
+  if (lacking > later.likely) return false;
+  const bool is_certain = lacking <= later.certain;
+  const Broker::TimePoint until =
+      (is_certain ? tables_.now() : waiter.spec.asked_at) + waiting_.give_way_wait;
+  // Its program need not be told at each look.
+  if (until <= waiter.spec.deadline + (is_certain ? waiting_.give_way_wait / 2 : milliseconds(0)))
+    return true;
+  waiter.WaitLonger(until);
+  waiting_.Wake(waiter);
+  waiting_.times_changed = true;
+  return true;
 }
 
 bool GivingWay::WaitForLeases(CardId card) {
   if (waiting_.give_way_wait.count() == 0 || preemptible_.IsEmpty()) return false;
   bool are_any = false;
-  const Broker::TimePoint now = tables_.now();
-  const Bytes free = tables_.ledger.View(card).free() + tables_.ComingBack(card);
   for (const WaiterId id : waiting_.queues.at(card).Order()) {
     Waiter& waiter = waiting_.waiters.at(id);
-    const bool may_wait = waiter.spec.session && waiter.is_patient && now < waiter.spec.deadline &&
-                          tables_.sessions.at(waiter.spec.session).waits_longer;
-    if (!may_wait || !preemptible_.MayPreempt(waiter)) continue;
-    const PreemptibleLeases::Later later = preemptible_.YieldLater(waiter);
-    const Bytes lacking = SaturatingSub(admission_.NeedOf(waiter), free);
-    if (lacking > later.likely) continue;
-    are_any = true;
-    const bool is_certain = lacking <= later.certain;
-    const Broker::TimePoint until = (is_certain ? now : waiter.spec.asked_at) + waiting_.give_way_wait;
-    // Its program need not be told at each look.
-    if (until <= waiter.spec.deadline + (is_certain ? waiting_.give_way_wait / 2 : milliseconds(0))) continue;
-    waiter.WaitLonger(until);
-    waiting_.Wake(waiter);
-    waiting_.times_changed = true;
+    if (tables_.now() < waiter.spec.deadline) are_any |= LetWait(waiter);
   }
   return are_any;
 }
@@ -276,11 +282,13 @@ bool GivingWay::IsAsked(LeaseKey lease) const {
                      [lease](const auto& entry) { return entry.second.lease == lease; });
 }
 
-std::optional<Broker::TimePoint> GivingWay::IdleSince(LeaseKey lease, const ReleaseRecord& record) const {
+std::optional<Broker::TimePoint> GivingWay::IdleSince(LeaseKey lease, const ReleaseRecord& record,
+                                                      std::chrono::seconds least) const {
   const Broker::TimePoint now = tables_.now();
   if (now < record.rests_until) return std::nullopt;
   const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
-  if (!last_use || now < *last_use + IdleAfter(lease, record)) return std::nullopt;
+  if (!last_use || now < *last_use + std::max<Broker::TimePoint::duration>(least, IdleAfter(lease, record)))
+    return std::nullopt;
   return last_use;
 }
 
@@ -299,7 +307,7 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
     const bool was_asked = std::any_of(waiter.asked_leases.begin(), waiter.asked_leases.end(),
                                        [lease](const AskedLease& asked) { return asked.lease == lease; });
     if (was_asked || IsAsked(lease) || LeaseWaits(lease) || tables_.suspensions.contains(lease)) continue;
-    const std::optional<Broker::TimePoint> last_use = IdleSince(lease, session.release);
+    const std::optional<Broker::TimePoint> last_use = IdleSince(lease, session.release, kIdleAfter);
     if (!last_use) continue;
     const Bytes surplus = SurplusOf(lease, waiter.card);
     if (surplus.is_zero()) continue;
@@ -321,7 +329,7 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
   for (const LeaseKey lease : preemptible_.Movable()) {
     if (lease == own || IsAsked(lease) || is_there(lease) || tables_.suspensions.contains(lease)) continue;
     const ReleaseRecord& record = *tables_.FindPreempted(lease);
-    const std::optional<Broker::TimePoint> last_use = IdleSince(lease, record);
+    const std::optional<Broker::TimePoint> last_use = IdleSince(lease, record, kIdleForSuspension);
     if (!last_use && !HasWorkedEnough(lease, record)) continue;
     const Bytes yield = preemptible_.YieldOf(lease, waiter.card);
     if (yield.is_zero()) continue;

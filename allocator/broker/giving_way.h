@@ -47,6 +47,8 @@ namespace lgpu {
 class GivingWay {
  public:
   static constexpr std::chrono::seconds kIdleAfter{1};
+  /// At the least: uses are known to the second, and the broker is told them once a second.
+  static constexpr std::chrono::seconds kIdleForSuspension{2};
   /// A lease that gives way at work has at least so long.
   static constexpr std::chrono::seconds kMinRun{10};
   /// Memory may come back so long after the hook has ended.
@@ -143,7 +145,10 @@ class GivingWay {
   std::vector<Candidate> CandidatesFor(const Waiter& waiter);
   bool IsAsked(LeaseKey lease) const;
   /// Idle for long enough after what is known of it, and no request of it waits: since when.
-  std::optional<Broker::TimePoint> IdleSince(LeaseKey lease, const ReleaseRecord& record) const;
+  std::optional<Broker::TimePoint> IdleSince(LeaseKey lease, const ReleaseRecord& record,
+                                             std::chrono::seconds least) const;
+  /// The request waits longer where leases may be suspended for it some time; whether they may.
+  bool LetWait(Waiter& waiter);
   bool HasWorkedEnough(LeaseKey lease, const ReleaseRecord& record) const;
   std::optional<Broker::TimePoint> LastUseOf(LeaseKey lease) const;
   /// As of now; lgpud tells them a little later too.

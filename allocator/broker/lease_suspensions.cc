@@ -1,6 +1,7 @@
 #include "allocator/broker/lease_suspensions.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -335,10 +336,12 @@ void LeaseSuspensions::MoveOnly(LeaseKey lease, const std::set<std::int64_t>& pi
   BrokerLock lock(core_);
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end() || found->second.is_parked) return;
-  std::erase_if(found->second.sessions, [&](SessionId id) {
-    const SessionEntry* const session = core_.tables.FindSession(id);
-    return session == nullptr || !pids.contains(session->pid);
-  });
+  std::set<SessionId>& moved = found->second.sessions;
+  for (auto id = moved.begin(); id != moved.end();) {
+    const SessionEntry* const session = core_.tables.FindSession(*id);
+    const bool is_moved = session != nullptr && pids.contains(session->pid);
+    id = is_moved ? std::next(id) : moved.erase(id);
+  }
 }
 
 void LeaseSuspensions::Fail(LeaseKey lease) {

@@ -42,8 +42,9 @@ LeaseTable::Parking LeaseTable::ParkingOf(const v1::JournalSuspended& record) {
   for (const v1::JournalMover& mover : record.movers()) {
     parking.movers[mover.pid()] = SessionId{mover.session_id()};
   }
-  if (record.preempted_at_boottime_ns() != 0)
+  if (record.preempted_at_boottime_ns() != 0) {
     parking.preempted_at = UseTime(record.preempted_at_boottime_ns());
+  }
   return parking;
 }
 
@@ -91,8 +92,9 @@ absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms)
     const auto found = leases_.find(key);
     if (found == leases_.end()) return absl::NotFoundError("the lease has ended");
     LGPU_RETURN_IF_ERROR(broker_.suspensions().TakeBack(key, rooms));
-    if (const auto record = std::exchange(found->second.suspended, std::nullopt))
+    if (const auto record = std::exchange(found->second.suspended, std::nullopt)) {
       parking = ParkingOf(*record);
+    }
     const auto suspension = broker_.suspensions().Find(key);
     found->second.was_resumed |= suspension && suspension->has_programs;
     NoteLease(found->second);

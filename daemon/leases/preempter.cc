@@ -18,8 +18,6 @@ namespace {
 // How soon the use of a program that is away is seen.
 constexpr std::chrono::milliseconds kUseLook{100};
 constexpr std::chrono::seconds kRetry{1};
-// A use is known to the second.
-constexpr UseTime kSurelyIdle = GivingWay::kIdleAfter + std::chrono::seconds(1);
 // So long the room that one GPU has for a lease is kept while it waits for another GPU.
 constexpr std::chrono::minutes kKept{1};
 // The broker knows the last use by another clock, which it read a little earlier.
@@ -103,7 +101,8 @@ ReleaseOutcome Preempter::Suspend(const ReleaseOrder& order) {
   }
   const std::optional<UseTime> last = LastUse(*lease, sessions_);
   const UseTime idle = last ? UseTimeNow() - *last : UseTime(0);
-  const bool is_idle = last && idle + kDiffer >= std::max<UseTime>(LeastIdle(*lease), kSurelyIdle);
+  const bool is_idle =
+      last && idle + kDiffer >= std::max<UseTime>(LeastIdle(*lease), GivingWay::kIdleForSuspension);
   if (!order.at_work && !is_idle) return ReleaseOutcome::kNotIdle;
   leases_.TellOf(order.lease, [&](const LeaseEvents& events, const Lease& found) {
     events.AskedToGiveWay(
@@ -113,7 +112,7 @@ ReleaseOutcome Preempter::Suspend(const ReleaseOrder& order) {
                                           : absl::StrCat("it has been idle for ", SecondsOf(idle), "s")));
   });
   // One that was at work wants to go on at once.
-  const bool works = !last || idle < kSurelyIdle;
+  const bool works = !last || idle < GivingWay::kIdleForSuspension;
   const UseTime since = works ? UseTime(1) : TimeOfTick(tick);
   const auto suspended = suspender_.Suspend(Caller{}, lease->id, since);
   return suspended.ok() ? ReleaseOutcome::kDone : ReleaseOutcome::kFailed;

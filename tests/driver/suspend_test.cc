@@ -309,8 +309,9 @@ TEST_F(SuspendTest, WithoutTheParentThatMovesItAProgramStaysWhereItIs) {
   ASSERT_EQ(Suspend().code, 0);
   holder->Signal(SIGKILL);  // lgpu run itself
   holder->Wait();
-  EXPECT_TRUE(Eventually([&] { return Resume().err.find("has ended\ntry: kill -9 ") != std::string::npos; }))
-      << Resume().err;
+  EXPECT_TRUE(Eventually([&] {
+    return Resume().err.find("has ended [FAILED_PRECONDITION]\n  try: kill -9 ") != std::string::npos;
+  })) << Resume().err;
   ::kill(pid, SIGKILL);
 }
 
@@ -355,7 +356,8 @@ TEST_F(SuspendTest, ADriverThatIsKnownToEndProgramsIsNotAsked) {
   StartMachine();
   auto holder = StartHolder("run", 100 * kMiB);
   machine_.state().driver_branch = 610;
-  EXPECT_THAT(Suspend().err, HasSubstr("NVIDIA driver 610.00.fake: its lock may end the program"));
+  EXPECT_THAT(Suspend().err,
+              HasSubstr("NVIDIA driver 610.00.fake: the driver's lock call may crash the program"));
   EXPECT_EQ(machine_.CallsOf("cuCheckpointProcessLock"), 0u);
   EXPECT_EQ(Ask(*holder, "compare"), "same");
   machine_.state().driver_branch = 580;
@@ -523,7 +525,7 @@ TEST_F(SuspendTest, AProgramGoesOnWhoseRunnerIsKilledAmidItsSuspension) {
   EXPECT_TRUE(Eventually([&] { return machine_.CallsOf("cuCheckpointProcessLock") > 0; }));
   holder->Signal(SIGKILL);  // lgpu run itself
   EXPECT_NE(suspending->Wait(), 0);
-  EXPECT_THAT(suspending->Errors(), HasSubstr(absl::StrCat("try: kill -9 ", pid, ", if they do not go on")));
+  EXPECT_THAT(suspending->Errors(), HasSubstr(absl::StrCat("try: if they do not go on, kill -9 ", pid)));
   EXPECT_EQ(Ask(*holder, "idle"), "ok");
   EXPECT_EQ(Ask(*holder, "compare"), "same");
   EXPECT_TRUE(Eventually([&] { return machine_.CheckpointsOf(pid)->state == 0; }));

@@ -113,13 +113,13 @@ TEST_F(PreemptibleLeasesTest, OneThatIsNotIdleOrNotPreemptibleIsLeftAlone) {
   Charged(Program(1, kAnn), 400_MiB);
   Charged(Program(3, kCyd), 400_MiB);
   UsedBefore(cyd, seconds(60));
-  UsedBefore(ann, milliseconds(900));
+  UsedBefore(ann, milliseconds(1900));
   const SessionId bob = Program(2, kBob);
   EXPECT_TRUE(Charge(bob, 500_MiB, seconds(5)).wait);
   EXPECT_TRUE(TakeOrders().empty());
   Pass(milliseconds(200));
   const std::vector<ReleaseOrder> orders = TakeOrders();
-  ASSERT_EQ(orders.size(), 1u) << "it is idle for a second now";
+  ASSERT_EQ(orders.size(), 1u) << "it is idle for two seconds now";
   EXPECT_EQ(orders[0].lease, kAnn);
 }
 
@@ -128,11 +128,12 @@ TEST_F(PreemptibleLeasesTest, OneThatIsUsedMeanwhileIsAskedAgainWhenItIsIdle) {
   Add(kBob);
   Charged(Program(1, kAnn), 800_MiB);
   UsedBefore(ann, seconds(60));
-  const Broker::Answer waiting = Charge(Program(2, kBob), 500_MiB, seconds(30));
+  const Broker::Answer waiting = Charge(Program(2, kBob), 500_MiB, milliseconds(500));
   const std::vector<ReleaseOrder> orders = TakeOrders();
   ASSERT_EQ(orders.size(), 1u);
+  Pass(milliseconds(600));
   Answer(orders[0], ReleaseOutcome::kNotIdle);
-  Pass(milliseconds(900));
+  Pass(milliseconds(1900));
   EXPECT_TRUE(TakeOrders().empty());
   Pass(milliseconds(200));
   const std::vector<ReleaseOrder> again = TakeOrders();
@@ -194,7 +195,7 @@ TEST_F(PreemptibleLeasesTest, TheOneThatComesBackHasTheOtherSuspended) {
                                                        .waker = waker,
                                                        .preemptible = Broker::Preemptible::kIdle});
   EXPECT_TRUE(TakeOrders().empty()) << "the other is not idle";
-  Pass(milliseconds(1100));
+  Pass(milliseconds(2100));
   const std::vector<ReleaseOrder> orders = TakeOrders();
   ASSERT_EQ(orders.size(), 1u);
   EXPECT_EQ(orders[0].lease, kBob);
@@ -308,7 +309,7 @@ TEST_F(PreemptibleLeasesTest, TwoThatWaitForEachOtherTakeTurns) {
   const Broker::Answer first = Charge(ann_program, 300_MiB, milliseconds(500));
   const Broker::Answer second = Charge(bob_program, 300_MiB, milliseconds(500));
   ASSERT_TRUE(first.wait && second.wait);
-  Pass(milliseconds(1100));
+  Pass(milliseconds(2100));
   const std::vector<ReleaseOrder> orders = TakeOrders();
   ASSERT_EQ(orders.size(), 1u);
   Suspend(orders[0]);
