@@ -189,8 +189,8 @@ bool GivingWay::LetWait(Waiter& waiter) {
   const Broker::TimePoint until =
       (is_certain ? tables_.now() : waiter.spec.asked_at) + waiting_.give_way_wait;
   // Its program need not be told at each look.
-  if (until <= waiter.spec.deadline + (is_certain ? waiting_.give_way_wait / 2 : milliseconds(0)))
-    return true;
+  const milliseconds apart = is_certain ? waiting_.give_way_wait / 2 : milliseconds(0);
+  if (until <= waiter.spec.deadline + apart) return true;
   waiter.WaitLonger(until);
   waiting_.Wake(waiter);
   waiting_.times_changed = true;
@@ -287,8 +287,8 @@ std::optional<Broker::TimePoint> GivingWay::IdleSince(LeaseKey lease, const Rele
   const Broker::TimePoint now = tables_.now();
   if (now < record.rests_until) return std::nullopt;
   const std::optional<Broker::TimePoint> last_use = LastUseOf(lease);
-  if (!last_use || now < *last_use + std::max<Broker::TimePoint::duration>(least, IdleAfter(lease, record)))
-    return std::nullopt;
+  const auto idle_after = std::max<Broker::TimePoint::duration>(least, IdleAfter(lease, record));
+  if (!last_use || now < *last_use + idle_after) return std::nullopt;
   return last_use;
 }
 

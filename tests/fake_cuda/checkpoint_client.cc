@@ -76,7 +76,9 @@ CUresult MakeMemory(const std::string& kind, std::size_t bytes) {
   } else if (kind == "managed") {
     result = cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL);
   } else {
-    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     result = Create(bytes, &handle);
     if (result == CUDA_SUCCESS) result = cuMemAddressReserve(&address, bytes, 0, 0, 0);
     if (result == CUDA_SUCCESS) result = cuMemMap(address, bytes, 0, handle, 0);
