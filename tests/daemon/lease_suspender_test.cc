@@ -390,7 +390,7 @@ TEST_F(LeaseSuspenderTest, ARunnerThatIsBackAndCannotResumeFailsTheLease) {
   suspender_.RunnerBack(*runner_session_);
   ASSERT_TRUE(State());
   EXPECT_TRUE(State()->is_parked);
-  EXPECT_EQ(parts_.FreeOfCard(), DaemonParts::kCard);
+  EXPECT_EQ(parts_.FreeOfCard(), DaemonParts::kCard - kHas);
 }
 
 TEST_F(LeaseSuspenderTest, WhatALgpudThatStopsHadBegunIsTheNextOnes) {
