@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/driver/shim.h"
+#include "client/driver/use_notes.h"
 
 namespace lgpu::shim {
 namespace {
@@ -14,6 +15,7 @@ constexpr std::uint64_t kRow = 512;
 /// One allocation of `bytes` in the current context; `allocate` writes its address to `*address`.
 template <typename Address, typename Allocate>
 Result Plain(Address* address, std::uint64_t bytes, ChargeKind kind, const char* call, Allocate allocate) {
+  NoteUse();
   Shim* const shim = Shim::Get();
   const std::optional<Shim::Place> place = shim == nullptr ? std::nullopt : shim->Current();
   // Without a context, or with invalid arguments, the driver says what is wrong.
@@ -52,6 +54,7 @@ Result Pitched(Result (*real)(Address*, Size*, Size, Size, unsigned), Address* a
 
 template <typename Address>
 Result Free(Result (*real)(Address), Address address) {
+  NoteUse();
   Shim* const shim = Shim::Get();
   if (shim == nullptr) return CallReal(real, address);
   return shim->UnchargeAround(address, [&] { return CallReal(real, address); });

@@ -30,7 +30,8 @@ inline constexpr bool kNotesUse = true;
 inline constexpr bool kNotesUse = false;
 #endif
 
-/// To be called by the calls of surface.h that submit work to a GPU or wait for it.
+/// To be called by the calls of surface.h that submit work to a GPU or wait for it, and, before they reach
+/// the driver, by those for plain memory: the driver holds them while the program is suspended.
 inline void NoteUse() {
   const std::uint64_t tick = lgpu_use_tick.load(std::memory_order_relaxed)->load(std::memory_order_relaxed);
   if (tick != lgpu_use_seen.load(std::memory_order_relaxed)) lgpu_use_note();
