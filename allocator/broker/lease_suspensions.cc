@@ -427,6 +427,7 @@ std::optional<LeaseSuspensions::Info> LeaseSuspensions::Find(LeaseKey lease) con
   return Info{.is_parked = found->second.is_parked,
               .parked = ParkedOf(lease),
               .has_programs = !MovedSessions(core_.tables, lease).empty(),
+              .had_programs = !found->second.sessions.empty(),
               .has_requests = HasRequests(lease),
               .place = PlaceOf(lease)};
 }

@@ -86,6 +86,7 @@ class LeaseSuspensions {
     bool is_parked = false;
     Bytes parked;
     bool has_programs = false;  // of those that were moved, one has not ended
+    bool had_programs = false;  // that were moved
     bool has_requests = false;  // that wait until it is resumed
     std::size_t place = 0;      // in the queue of its card that it waits longest for, from 1; 0: in none
   };

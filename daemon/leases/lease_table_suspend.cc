@@ -127,7 +127,8 @@ std::vector<LeaseKey> LeaseTable::EmptySuspensions() const {
     // Where none was left in host memory a program is in a state that no driver names.
     if (!lease.suspended->failed().empty() && lease.suspended->charges().empty()) continue;
     const auto suspension = broker_.suspensions().Find(key);
-    if (suspension && suspension->is_parked && !suspension->has_programs) keys.push_back(key);
+    const bool is_empty = suspension && suspension->had_programs && !suspension->has_programs;
+    if (is_empty && suspension->is_parked) keys.push_back(key);
   }
   return keys;
 }
