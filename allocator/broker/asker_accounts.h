@@ -31,11 +31,11 @@ class AskerAccounts {
   void Begin(WaiterId id, const Waiter& waiter);
   /// No lease gives way for it any more.
   void End(WaiterId id);
-  /// The request has what it asked for by other means: nobody pays for it.
+  /// The request has what it asked for by other means: its user does not pay.
   void Forgive(WaiterId id);
   /// Closes the accounts of requests that wait for their card no more. To be called after each that left.
   void Settle();
-  /// Whether leases may be asked for the request: who makes it does not pay for another one now.
+  /// Whether leases may be asked for the request: its user does not pay for another one now.
   bool MayAsk(const Waiter& waiter) const;
   /// For how long the requests of closed accounts waited while leases gave way for them.
   Broker::TimePoint::duration waited() const { return waited_; }

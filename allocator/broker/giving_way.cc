@@ -56,7 +56,7 @@ Bytes GivingWay::YieldOf(const Ask& ask) const {
 }
 
 Broker::TimePoint::duration GivingWay::CostOf(const Ask& ask) const {
-  return (tables_.now() - ask.asked_at) * (ask.runner ? 1 : 2);  // who is suspended comes back, too
+  return (tables_.now() - ask.asked_at) * (ask.runner ? 1 : 2);  // a suspended lease comes back, too
 }
 
 ReleaseRecord* GivingWay::FindRecord(const Ask& ask) {

@@ -32,7 +32,7 @@ namespace lgpu {
 /// gave such requests up make no lease give way for a while (AskerAccounts).
 ///
 /// A lease that gives way at work is suspended then, too, when it has run for kMinRun, or for ten times as
-/// long as its moves take, whichever is longer. So whoever waits is served in the end, and at most one part
+/// long as its moves take, whichever is longer. So each request is served in the end, and at most one part
 /// in eleven of a program's time is spent on moves: an idle lease that comes back is asked again only after
 /// it was idle for twice as long as its moves take.
 ///
@@ -72,17 +72,18 @@ class GivingWay {
   /// Ends asks that are over, and asks leases for the next head. Returns whether memory became free.
   bool MoveOn(CardId card);
   bool HasHead(CardId card) const;
-  /// Requests for whom leases may be suspended some time wait longer: for those that give way at work as long
-  /// as it takes, for idle leases until `give_way_wait` after they came. Returns whether there are any.
+  /// Makes those requests wait longer that leases may be suspended for later: as long as it takes where
+  /// leases that give way at work suffice, else until `give_way_wait` after they came. Returns whether there
+  /// are any.
   bool WaitForLeases(CardId card);
   /// Whether leases give way for the request.
   bool IsHead(WaiterId id) const { return HasAsk(id); }
-  /// The account of a request that has left its queue is closed; `is_served`: nobody pays for it.
+  /// The account of a request that has left its queue is closed; `is_served`: its user does not pay.
   void Close(WaiterId id, bool is_served);
   /// When time alone gives MoveOn something to do, if that was called at `since`.
   Broker::TimePoint NextChange(CardId card, Broker::TimePoint since) const;
 
-  // For sessions; no session: for who has leases suspended.
+  // For sessions. Without a session: for lgpud's Preempter, which has leases suspended.
   std::vector<ReleaseOrder> TakeOrders(SessionId session);
   /// INVALID_ARGUMENT: the session was never asked this. Returns the card, for the scheduler, while it
   /// matters.
@@ -123,7 +124,7 @@ class GivingWay {
   Bytes YieldOf(const Ask& ask) const;
   /// The time that it has taken by now, with the way back.
   Broker::TimePoint::duration CostOf(const Ask& ask) const;
-  /// Null: whom it was asked of is gone.
+  /// Null: the hook's session, or the preemptible lease, is gone.
   ReleaseRecord* FindRecord(const Ask& ask);
   /// The request still waits for the card.
   Waiter* HeadOf(const Ask& ask) const;
