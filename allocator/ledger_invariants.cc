@@ -8,7 +8,7 @@ namespace lgpu {
 namespace {
 
 // Bytes, not rounded for people: a broken invariant is off by any amount.
-std::string Text(Bytes amount) { return std::to_string(amount.count()); }
+std::string CountText(Bytes amount) { return std::to_string(amount.count()); }
 
 // A Claim checks invariants of one subject and keeps the first that does not hold.
 class Claim {
@@ -17,11 +17,12 @@ class Claim {
 
   void AtMost(const char* left_name, Bytes left, const char* right_name, Bytes right) {
     if (left > right) {
-      Fail(std::string(left_name) + " " + Text(left) + " > " + right_name + " " + Text(right));
+      Fail(std::string(left_name) + " " + CountText(left) + " > " + right_name + " " + CountText(right));
     }
   }
   void Equal(const char* name, Bytes kept, Bytes counted) {
-    if (kept != counted) Fail(std::string(name) + ": kept " + Text(kept) + ", counted " + Text(counted));
+    if (kept != counted)
+      Fail(std::string(name) + ": kept " + CountText(kept) + ", counted " + CountText(counted));
   }
   void Equal(const char* name, std::size_t kept, std::size_t counted) {
     Equal(name, Bytes(kept), Bytes(counted));

@@ -10,14 +10,14 @@ namespace lgpu {
 namespace {
 
 constexpr std::uint64_t kFewest = 4096;
-constexpr std::uint64_t kMost = std::uint64_t{1} << 31;
+constexpr std::uint64_t kMostNodes = std::uint64_t{1} << 31;
 // Untouched pages cost nothing, so the steps may be large.
 constexpr std::uint64_t kFirstStep = 4096;
 constexpr std::uint64_t kLargestStep = std::uint64_t{1} << 21;
 
 }  // namespace
 
-NodeTable::NodeTable(std::uint64_t most) : most_(std::clamp(most, kFewest, kMost)) {
+NodeTable::NodeTable(std::uint64_t most) : most_(std::clamp(most, kFewest, kMostNodes)) {
   void* mapping = MAP_FAILED;
   // Halves the number until this process may have addresses for it.
   for (most_ *= 2; mapping == MAP_FAILED;) {

@@ -23,16 +23,19 @@ function(lgpu_precompile name)
   endif()
 endfunction()
 
-# lgpu_in_groups(NAME): where LGPU_UNITY is on, the compiler gets 8 files of the library at a time, so that it reads large
-# headers once for all of them, and clang with sanitizers does not optimise them. The preset debug compiles each file by itself,
-# and so finds a missing include.
+# lgpu_in_groups(NAME): where LGPU_UNITY is on, the compiler gets 8 files of the library or program at a time, so that it reads
+# large headers once for all of them. The preset debug compiles each file by itself, and so finds a missing include.
 function(lgpu_in_groups name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${LGPU_UNITY} UNITY_BUILD_BATCH_SIZE 8)
-  target_compile_options(${name} PRIVATE ${LGPU_UNOPTIMISED})
   if(LGPU_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # A member's type in the anonymous namespace of a .cc file: g++ takes the file for a header here.
     target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
   endif()
+endfunction()
+
+# lgpu_alone(FILE ...): files whose names in the anonymous namespace are those of other files too: in no group.
+function(lgpu_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # lgpu_test_program(NAME MAIN): a GoogleTest program; MAIN is the library with its main function. Its files find GoogleTest
@@ -42,8 +45,9 @@ function(lgpu_test_program name main)
   add_executable(${name})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE lgpu_options lgpu_test_options GTest::gmock ${main})
+  lgpu_in_groups(${name})
   if(LGPU_TESTS_COMPUTE)
-    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1> ${LGPU_COMPUTES})
     target_precompile_headers(${name} REUSE_FROM lgpu_test_main)
   else()
     target_compile_options(${name} PRIVATE -O0)
@@ -93,6 +97,5 @@ function(lgpu_bench name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${name} PRIVATE ${LGPU_UNOPTIMISED})
   target_link_libraries(${name} PRIVATE lgpu_options ${arg_DEPENDS} benchmark::benchmark)
 endfunction()

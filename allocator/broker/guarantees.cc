@@ -15,7 +15,7 @@ absl::Status Guarantees::SetAside(WaiterId id, Waiter& waiter) {
     case GuaranteeWish::For::kResize:
       LGPU_RETURN_IF_ERROR(ResizeDevice(waiter));
       break;
-    case GuaranteeWish::For::kLease:
+    case GuaranteeWish::For::kNewLease:
       LGPU_RETURN_IF_ERROR(SetAsideForLease(id, waiter));
       break;
   }

@@ -20,7 +20,7 @@ WaiterId Reservations::Queue(const Reservations::Request& spec) {
   waiter.card = spec.card;
   waiter.user = spec.owner;
   waiter.waker = spec.waker;
-  waiter.guarantee = {.what = GuaranteeWish::For::kLease,
+  waiter.guarantee = {.what = GuaranteeWish::For::kNewLease,
                       .spec = {.card = spec.card,
                                .limit = spec.bytes,
                                .lease = spec.lease,

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "lgpu/device_name.h"
 #include "lgpu/status.h"
 
@@ -23,7 +24,6 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 char Upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
 std::string Upper(std::string_view text) {
   std::string upper(text);
@@ -50,7 +50,7 @@ absl::StatusOr<int> ReadInt(std::string_view text) {
       after_digit = false;
       continue;
     }
-    if (!IsDigit(c)) return NotANumber(text);
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) return NotANumber(text);
     after_digit = true;
     value = value * 10 + (c - '0');
     if (value > std::numeric_limits<int>::max()) {

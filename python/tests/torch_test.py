@@ -93,7 +93,8 @@ class FunctionsTest(unittest.TestCase):
         cls.streams = Streams()
 
     def setUp(self):
-        self.memory = lgpu.LogicalMemory("32MiB", allocation_timeout=0)
+        # Otherwise lgpud takes the card with more free memory, which is the other one while a program before this one ends.
+        self.memory = lgpu.LogicalMemory("32MiB", allocation_timeout=0, physical_device="0")
         self.number = self.memory.cuda_device
         _core.torch_use(self.number, self.memory._core)
 

@@ -8,8 +8,8 @@
 namespace lgpu {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr Bytes kPage = 2_MiB;
 
@@ -22,7 +22,7 @@ std::vector<std::uint64_t> Ids(std::span<const Chunk> chunks) {
 }
 
 // A region whose first pages are mapped, chunk by chunk, and free.
-class ChunkStoreTest : public testing::Test {
+class ChunkStoreTest : public ::testing::Test {
  protected:
   void Map(const std::vector<std::uint64_t>& pages_of_chunks) {
     std::uint64_t pages = 0;

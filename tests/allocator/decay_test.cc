@@ -10,11 +10,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Bytes kPage = 2_MiB;
+constexpr Bytes kDecayPage = 2_MiB;
 constexpr Bytes kMuch = 1_GiB;
 
 // A pool in which 1 GiB was freed under stamp 1 and lies idle.
-class DecayTest : public testing::Test {
+class DecayTest : public ::testing::Test {
  protected:
   void Look(Bytes spare = {}) {
     decay_.Note(now_, {.newest = stamp_, .spare = spare, .round_trips = round_trips_});
@@ -28,7 +28,7 @@ class DecayTest : public testing::Test {
   }
   Decay::Surplus Surplus(Bytes idle = kMuch, Bytes peak = {}) const {
     const auto idle_up_to = [idle](Decay::Stamp stamp) { return stamp >= 1 ? idle : Bytes(); };
-    return decay_.FindSurplus(now_, idle_up_to, settled_, peak, kPage);
+    return decay_.FindSurplus(now_, idle_up_to, settled_, peak, kDecayPage);
   }
 
   Decay decay_;
@@ -48,7 +48,7 @@ TEST_F(DecayTest, MemoryThatWasJustFreedStays) {
 TEST_F(DecayTest, AfterASecondAllButHalfAReserveGoes) {
   Look();
   Wait(milliseconds(1100));
-  EXPECT_EQ(Surplus().bytes, kMuch - kPage * 8);
+  EXPECT_EQ(Surplus().bytes, kMuch - kDecayPage * 8);
   EXPECT_EQ(Surplus(kMuch, 100_GiB).bytes, Bytes()) << "the reserve grows with the peak";
 }
 
@@ -74,7 +74,7 @@ TEST_F(DecayTest, SpareChunksDecayFromTheirLastChange) {
   EXPECT_FALSE(Surplus(Bytes()).with_spare);
   Wait(milliseconds(400), 128_MiB);
   EXPECT_TRUE(Surplus(Bytes()).with_spare);
-  EXPECT_EQ(Surplus(Bytes()).bytes, 128_MiB - kPage * 8);
+  EXPECT_EQ(Surplus(Bytes()).bytes, 128_MiB - kDecayPage * 8);
 }
 
 TEST_F(DecayTest, MemoryThatHadToBeFetchedAgainStaysLongerTheNextTime) {
@@ -87,9 +87,9 @@ TEST_F(DecayTest, MemoryThatHadToBeFetchedAgainStaysLongerTheNextTime) {
   const auto idle = [](Decay::Stamp stamp) { return stamp >= 2 ? kMuch : Bytes(); };
   Look();
   Wait(milliseconds(1500));
-  EXPECT_EQ(decay_.FindSurplus(now_, idle, settled_, {}, kPage).bytes, Bytes());
+  EXPECT_EQ(decay_.FindSurplus(now_, idle, settled_, {}, kDecayPage).bytes, Bytes());
   Wait(milliseconds(1000));
-  EXPECT_GT(decay_.FindSurplus(now_, idle, settled_, {}, kPage).bytes, Bytes());
+  EXPECT_GT(decay_.FindSurplus(now_, idle, settled_, {}, kDecayPage).bytes, Bytes());
 }
 
 TEST_F(DecayTest, ALaterRoundTripIsNoRegret) {
@@ -101,7 +101,7 @@ TEST_F(DecayTest, ALaterRoundTripIsNoRegret) {
   stamp_ = 2;
   Wait(milliseconds(1300));
   const auto idle = [](Decay::Stamp stamp) { return stamp >= 2 ? kMuch : Bytes(); };
-  EXPECT_GT(decay_.FindSurplus(now_, idle, settled_, {}, kPage).bytes, Bytes());
+  EXPECT_GT(decay_.FindSurplus(now_, idle, settled_, {}, kDecayPage).bytes, Bytes());
 }
 
 TEST_F(DecayTest, RebasedStampsNameTheSameMemory) {
@@ -111,7 +111,7 @@ TEST_F(DecayTest, RebasedStampsNameTheSameMemory) {
   stamp_ = 1;
   Wait(milliseconds(1100));
   EXPECT_EQ(Surplus().settled, 1u);
-  EXPECT_EQ(Surplus().bytes, kMuch - kPage * 8);
+  EXPECT_EQ(Surplus().bytes, kMuch - kDecayPage * 8);
 }
 
 TEST_F(DecayTest, IsQuietAfterASecondWithoutOperations) {

@@ -11,14 +11,14 @@ namespace lgpu {
 namespace {
 
 using Kind = GrowthPlan::Kind;
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
-constexpr Bytes kPage = 2_MiB;
-constexpr GrowthSteps kSteps{.page = kPage, .least = kPage, .ahead = false};
+constexpr Bytes kPlanPage = 2_MiB;
+constexpr GrowthSteps kSteps{.page = kPlanPage, .least = kPlanPage, .ahead = false};
 
 // A pool of 64 pages of addresses under a limit of 8 pages; the test takes the steps that a plan asks for.
-class GrowthPlanTest : public testing::Test {
+class GrowthPlanTest : public ::testing::Test {
  protected:
   GrowthPlan::Step Next(GrowthPlan& plan) {
     return plan.Next({.blocks = blocks_,
@@ -54,18 +54,18 @@ class GrowthPlanTest : public testing::Test {
   }
   // A block of so many pages, in chunks of one page.
   Suballocator::Handle Allocate(std::uint64_t pages) {
-    GrowthPlan plan = Plan(kPage * pages);
+    GrowthPlan plan = Plan(kPlanPage * pages);
     const GrowthPlan::Step grow = Next(plan);
     EXPECT_EQ(grow.kind, Kind::kGrow);
-    Grant(plan, std::vector<Bytes>(grow.grow.at_least / kPage, kPage));
+    Grant(plan, std::vector<Bytes>(grow.grow.at_least / kPlanPage, kPlanPage));
     const GrowthPlan::Step map = Next(plan);
     EXPECT_EQ(map.kind, Kind::kMap);
     return Map(map);
   }
 
-  Suballocator blocks_{kPage * 64, kPage};
-  ChunkStore chunks_{kPage};
-  Bytes limit_ = kPage * 8;
+  Suballocator blocks_{kPlanPage * 64, kPlanPage};
+  ChunkStore chunks_{kPlanPage};
+  Bytes limit_ = kPlanPage * 8;
   Suballocator::Stamp settled_ = Suballocator::kYoungest;
   bool fenced_ = false;
   bool caches_empty_ = true;
@@ -73,12 +73,12 @@ class GrowthPlanTest : public testing::Test {
 };
 
 TEST_F(GrowthPlanTest, GrowsByTheMissingBytesAndMapsThem) {
-  GrowthPlan plan = Plan(kPage * 3);
+  GrowthPlan plan = Plan(kPlanPage * 3);
   const GrowthPlan::Step grow = Next(plan);
   ASSERT_EQ(grow.kind, Kind::kGrow);
-  EXPECT_EQ(grow.grow.at_least, kPage * 3);
+  EXPECT_EQ(grow.grow.at_least, kPlanPage * 3);
   EXPECT_FALSE(grow.grow.ahead);
-  Grant(plan, {kPage, kPage, kPage});
+  Grant(plan, {kPlanPage, kPlanPage, kPlanPage});
   const GrowthPlan::Step map = Next(plan);
   ASSERT_EQ(map.kind, Kind::kMap);
   EXPECT_THAT(map.placements, SizeIs(3));
@@ -87,30 +87,30 @@ TEST_F(GrowthPlanTest, GrowsByTheMissingBytesAndMapsThem) {
 }
 
 TEST_F(GrowthPlanTest, TakesSpareChunksBeforeItAsksTheSource) {
-  const Chunk spare{ChunkId{99}, kPage};
+  const Chunk spare{ChunkId{99}, kPlanPage};
   chunks_.NoteGranted(spare);
   chunks_.AddSpare(spare);
-  GrowthPlan plan = Plan(kPage);
+  GrowthPlan plan = Plan(kPlanPage);
   EXPECT_EQ(Next(plan).kind, Kind::kMap);
   EXPECT_THAT(chunks_.spare(), IsEmpty());
 }
 
 TEST_F(GrowthPlanTest, MapsWithoutGrowthWhereMemoryCameFreeMeanwhile) {
   const Suballocator::Handle block = Allocate(2);
-  GrowthPlan plan = Plan(kPage * 2);
+  GrowthPlan plan = Plan(kPlanPage * 2);
   ASSERT_EQ(Next(plan).kind, Kind::kGrow);
-  Grant(plan, {kPage, kPage});
+  Grant(plan, {kPlanPage, kPlanPage});
   blocks_.Free(block, 1);
   const GrowthPlan::Step done = Next(plan);
   ASSERT_EQ(done.kind, Kind::kDone);
   EXPECT_TRUE(blocks_.IsLive(done.block));
-  EXPECT_EQ(chunks_.spare_bytes(), kPage * 2) << "what was in hand is everybody's";
+  EXPECT_EQ(chunks_.spare_bytes(), kPlanPage * 2) << "what was in hand is everybody's";
 }
 
 TEST_F(GrowthPlanTest, FlushesTheCachesBeforeItMovesOrRefuses) {
   Allocate(8);
   caches_empty_ = false;
-  GrowthPlan plan = Plan(kPage);
+  GrowthPlan plan = Plan(kPlanPage);
   EXPECT_EQ(Next(plan).kind, Kind::kFlush);
   caches_empty_ = true;
   EXPECT_EQ(Next(plan).kind, Kind::kRefuse);
@@ -122,7 +122,7 @@ TEST_F(GrowthPlanTest, MovesIdleChunksWhereTheLimitLeavesNoRoom) {
   const Suballocator::Handle c = Allocate(3);
   blocks_.Free(a, 1);
   blocks_.Free(c, 2);
-  GrowthPlan plan = Plan(kPage * 6);  // six pages are free, in two places
+  GrowthPlan plan = Plan(kPlanPage * 6);  // six pages are free, in two places
   GrowthPlan::Step step = Next(plan);
   ASSERT_EQ(step.kind, Kind::kMove);
   Move(plan, step);
@@ -138,7 +138,7 @@ TEST_F(GrowthPlanTest, APolicyWithoutMovesRefusesWhereAMoveWouldDo) {
   const Suballocator::Handle c = Allocate(3);
   blocks_.Free(a, 1);
   blocks_.Free(c, 2);
-  GrowthPlan plan = Plan(kPage * 6, {.moves_idle_chunks = false});
+  GrowthPlan plan = Plan(kPlanPage * 6, {.moves_idle_chunks = false});
   const GrowthPlan::Step step = Next(plan);
   ASSERT_EQ(step.kind, Kind::kRefuse);
   EXPECT_EQ(step.reason, RefusalReason::kLimit);
@@ -151,7 +151,7 @@ TEST_F(GrowthPlanTest, WaitsForFencesWhereSettledMemoryWouldSuffice) {
   blocks_.Free(a, 7);
   blocks_.Free(c, 7);
   settled_ = 6;
-  GrowthPlan plan = Plan(kPage * 6);
+  GrowthPlan plan = Plan(kPlanPage * 6);
   EXPECT_EQ(Next(plan).kind, Kind::kAwaitFences);
   plan.NoteFences(true);
   settled_ = 7;
@@ -161,7 +161,7 @@ TEST_F(GrowthPlanTest, WaitsForFencesWhereSettledMemoryWouldSuffice) {
 TEST_F(GrowthPlanTest, WaitsForFencedBlocksOnceBeforeItRefuses) {
   Allocate(8);
   fenced_ = true;
-  GrowthPlan plan = Plan(kPage);
+  GrowthPlan plan = Plan(kPlanPage);
   EXPECT_EQ(Next(plan).kind, Kind::kAwaitFences);
   plan.NoteFences(false);
   EXPECT_EQ(Next(plan).kind, Kind::kAwaitFences) << "asking is not waiting";
@@ -176,16 +176,16 @@ TEST_F(GrowthPlanTest, TheSourceMayNotWaitWhileEnoughMemoryLiesIdle) {
   Allocate(1);
   blocks_.Free(a, 1);
   blocks_.Free(c, 2);
-  GrowthPlan hasty = Plan(kPage * 4);
-  limit_ = kPage * 12;
+  GrowthPlan hasty = Plan(kPlanPage * 4);
+  limit_ = kPlanPage * 12;
   const GrowthPlan::Step step = Next(hasty);
   ASSERT_EQ(step.kind, Kind::kGrow);
-  EXPECT_LE(step.grow.at_least, kPage * 4);
+  EXPECT_LE(step.grow.at_least, kPlanPage * 4);
   EXPECT_TRUE(step.grow.ahead);
-  GrowthPlan patient = Plan(kPage * 5);
+  GrowthPlan patient = Plan(kPlanPage * 5);
   const GrowthPlan::Step larger = Next(patient);
   ASSERT_EQ(larger.kind, Kind::kGrow);
-  EXPECT_EQ(larger.grow.at_least, kPage * 5);
+  EXPECT_EQ(larger.grow.at_least, kPlanPage * 5);
   EXPECT_FALSE(larger.grow.ahead) << "four idle pages are less than the five that are missing";
 }
 
@@ -193,7 +193,7 @@ TEST_F(GrowthPlanTest, AfterARefusedStepIdleChunksAndASmallerStepAreCombined) {
   const Suballocator::Handle a = Allocate(2);
   Allocate(1);
   blocks_.Free(a, 1);
-  GrowthPlan plan = Plan(kPage * 5);
+  GrowthPlan plan = Plan(kPlanPage * 5);
   ASSERT_EQ(Next(plan).kind, Kind::kGrow);
   plan.NoteGrowRefused(absl::ResourceExhaustedError("the card has no more"));
   const GrowthPlan::Step move = Next(plan);
@@ -201,12 +201,12 @@ TEST_F(GrowthPlanTest, AfterARefusedStepIdleChunksAndASmallerStepAreCombined) {
   Move(plan, move);
   const GrowthPlan::Step grow = Next(plan);
   ASSERT_EQ(grow.kind, Kind::kGrow);
-  EXPECT_LT(grow.grow.at_least, kPage * 5);
+  EXPECT_LT(grow.grow.at_least, kPlanPage * 5);
 }
 
 TEST_F(GrowthPlanTest, LargeChunksGoBackInExchangeForSmallOnes) {
-  limit_ = kPage * 4;
-  const Chunk large{ChunkId{50}, kPage * 4};
+  limit_ = kPlanPage * 4;
+  const Chunk large{ChunkId{50}, kPlanPage * 4};
   chunks_.NoteGranted(large);
   chunks_.AddSpare(large);
   GrowthPlan plan = Plan(4_KiB);  // small blocks live in chunks of one page
@@ -218,16 +218,16 @@ TEST_F(GrowthPlanTest, LargeChunksGoBackInExchangeForSmallOnes) {
   plan.NoteReturned();
   const GrowthPlan::Step grow = Next(plan);
   ASSERT_EQ(grow.kind, Kind::kGrow);
-  EXPECT_EQ(grow.grow.wanted, kPage);
+  EXPECT_EQ(grow.grow.wanted, kPlanPage);
 }
 
 TEST_F(GrowthPlanTest, AFailedPlanReturnsItsGrantAndKeepsTheRestSpare) {
-  const Chunk spare{ChunkId{70}, kPage};
+  const Chunk spare{ChunkId{70}, kPlanPage};
   chunks_.NoteGranted(spare);
   chunks_.AddSpare(spare);
-  GrowthPlan plan = Plan(kPage * 3);
+  GrowthPlan plan = Plan(kPlanPage * 3);
   ASSERT_EQ(Next(plan).kind, Kind::kGrow);
-  const std::vector<Chunk> granted = Grant(plan, {kPage, kPage});
+  const std::vector<Chunk> granted = Grant(plan, {kPlanPage, kPlanPage});
   const GrowthPlan::Step map = Next(plan);
   ASSERT_EQ(map.kind, Kind::kMap);
   blocks_.Abandon(map.claim);
@@ -241,14 +241,14 @@ TEST_F(GrowthPlanTest, AFailedPlanReturnsItsGrantAndKeepsTheRestSpare) {
 TEST_F(GrowthPlanTest, ASmallBlockLiesInALargeChunkOnlyWhereItIsAllowed) {
   GrowthPlan plan = Plan(4_KiB);
   ASSERT_EQ(Next(plan).kind, Kind::kGrow);
-  Grant(plan, {kPage * 4});
+  Grant(plan, {kPlanPage * 4});
   EXPECT_TRUE(chunks_.only_large) << "the source gave four pages where one was asked for";
   EXPECT_FALSE(plan.AllowAnyChunk()) << "that is allowed already";
   EXPECT_EQ(Next(plan).kind, Kind::kMap);
 }
 
 TEST_F(GrowthPlanTest, ASourceThatNeverKeepsItsWordEndsThePlan) {
-  GrowthPlan plan = Plan(kPage);
+  GrowthPlan plan = Plan(kPlanPage);
   for (int i = 0; i < 20'000; ++i) {
     const GrowthPlan::Step step = Next(plan);
     if (step.kind == Kind::kRefuse) {
@@ -261,14 +261,14 @@ TEST_F(GrowthPlanTest, ASourceThatNeverKeepsItsWordEndsThePlan) {
 }
 
 TEST(GrowthStepsTest, StepsGrowWithUseAndStayBelowLargeChunksForSmallBlocks) {
-  const GrowthSteps steps{.page = kPage, .least = 2_MiB, .ahead = true};
+  const GrowthSteps steps{.page = kPlanPage, .least = 2_MiB, .ahead = true};
   EXPECT_EQ(steps.StepFor({}, Bytes(), false), 2_MiB);
   EXPECT_EQ(steps.StepFor({}, 160_MiB, false), 10_MiB);
   EXPECT_EQ(steps.StepFor({}, 1_GiB, false), 64_MiB);
   EXPECT_EQ(steps.StepFor({}, 100_GiB, false), 256_MiB) << "at most";
   EXPECT_EQ(steps.StepFor({}, 100_GiB, true), 30_MiB) << "below the size of large chunks";
   EXPECT_EQ(steps.StepFor(600_MiB, 1_GiB, false), 768_MiB) << "whole chunks of 256 MiB";
-  EXPECT_EQ((GrowthSteps{.page = kPage, .least = 4_MiB, .ahead = false}).StepFor(3_MiB, 100_GiB, false),
+  EXPECT_EQ((GrowthSteps{.page = kPlanPage, .least = 4_MiB, .ahead = false}).StepFor(3_MiB, 100_GiB, false),
             4_MiB);
 }
 

@@ -12,7 +12,7 @@
 namespace lgpu {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class PoolFindTest : public PoolFixture {
  protected:

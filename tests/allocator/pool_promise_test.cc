@@ -307,7 +307,7 @@ void Step(Bench& bench, const Case& test) {
   }
 }
 
-class PoolPromiseTest : public testing::TestWithParam<Case> {};
+class PoolPromiseTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(PoolPromiseTest, EveryRefusalIsDue) {
   const unsigned seed = TestSeed();
@@ -401,7 +401,7 @@ const Case kMixes[] = {{"Pages", 48_MiB, 2_MiB, {2_MiB}, 16_MiB},
                        {"AllClasses", 800_MiB, 256_MiB, {2_MiB, 32_MiB, 256_MiB}, 300_MiB},
                        {"Stock", 128_MiB, 32_MiB, {2_MiB, 32_MiB}, 32_MiB, true}};
 
-INSTANTIATE_TEST_SUITE_P(Mixes, PoolPromiseTest, testing::ValuesIn(kMixes),
+INSTANTIATE_TEST_SUITE_P(Mixes, PoolPromiseTest, ::testing::ValuesIn(kMixes),
                          [](const auto& tested) { return tested.param.name; });
 
 // True once a refusal that was not due is found, within a few runs of every mix.

@@ -21,7 +21,7 @@
 namespace lgpu {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class PoolSnapshotTest : public PoolFixture {};
 
@@ -102,7 +102,7 @@ TEST_F(PoolSnapshotTest, JsonHasTheSchemaOfTheDocument) {
   EXPECT_EQ(first.at("bytes"), 1024);
   EXPECT_EQ(first.at("requested"), 1000);
   EXPECT_EQ(first.at("state"), "live");
-  EXPECT_THAT(first.at("op").get<std::string>(), testing::StartsWith("odd \"name\" "));
+  EXPECT_THAT(first.at("op").get<std::string>(), ::testing::StartsWith("odd \"name\" "));
   for (const char* key : {"offset", "stream", "age_seconds"}) EXPECT_TRUE(first.at(key).is_number()) << key;
   EXPECT_EQ(json.at("mappings").size(), 1u);
   EXPECT_EQ(json.at("owners")[0].at("blocks"), 1);
@@ -235,7 +235,7 @@ TEST_F(PoolSnapshotTest, TheSystemHasTheMemoryOfASnapshotBackWithItsEnd) {
 
 TEST_F(PoolSnapshotTest, TheTraceHasEveryAllocationAndFreeInOrder) {
   Open({.limit = 16_MiB});
-  const std::string path = testing::TempDir() + "/pool_trace_" + std::to_string(getpid()) + ".csv";
+  const std::string path = ::testing::TempDir() + "/pool_trace_" + std::to_string(getpid()) + ".csv";
   MustFree(Must(1_KiB));
   ASSERT_TRUE(pool_->StartTrace(path).ok());
   std::vector<std::thread> threads;
@@ -291,7 +291,7 @@ TEST_F(PoolSnapshotTest, TheTraceHasEveryAllocationAndFreeInOrder) {
 TEST_F(PoolSnapshotTest, ABlockThatNoStreamCouldBeOrderedForIsOneFailureInTheTrace) {
   const auto fences = std::make_shared<FakeStreamFences>();
   Open({.limit = 16_MiB, .options = {.fences = fences}});
-  const std::string path = testing::TempDir() + "/pool_trace_order_" + std::to_string(getpid()) + ".csv";
+  const std::string path = ::testing::TempDir() + "/pool_trace_order_" + std::to_string(getpid()) + ".csv";
   MustFree(Must(1_MiB));
   ASSERT_TRUE(pool_->StartTrace(path).ok());
   fences->FailRecords(true);
@@ -303,7 +303,7 @@ TEST_F(PoolSnapshotTest, ABlockThatNoStreamCouldBeOrderedForIsOneFailureInTheTra
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
   ASSERT_EQ(lines.size(), 2U) << "the columns' names, and the failure";
-  EXPECT_THAT(lines[1], testing::HasSubstr(",allocate failure,"));
+  EXPECT_THAT(lines[1], ::testing::HasSubstr(",allocate failure,"));
   EXPECT_EQ(pool_->stats().num_allocs, 1U);
   ExpectEmptyAfterTrim();
   std::remove(path.c_str());
@@ -311,7 +311,7 @@ TEST_F(PoolSnapshotTest, ABlockThatNoStreamCouldBeOrderedForIsOneFailureInTheTra
 
 TEST_F(PoolSnapshotTest, AFinishedTraceClosesItsFile) {
   Open({.limit = 16_MiB});
-  const std::string path = testing::TempDir() + "/pool_traces_" + std::to_string(getpid()) + ".csv";
+  const std::string path = ::testing::TempDir() + "/pool_traces_" + std::to_string(getpid()) + ".csv";
   const auto descriptors = [] {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   };

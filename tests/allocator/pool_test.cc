@@ -55,7 +55,7 @@ thread_local std::uint64_t heap_allocations = 0;
 namespace lgpu {
 namespace {
 
-class PoolTest : public testing::Test {
+class PoolTest : public ::testing::Test {
  protected:
   struct Shape {
     Bytes limit = 16_MiB;
@@ -258,7 +258,7 @@ TEST_F(PoolTest, FillsUpToTheLimitInAnyMixOfSizes) {
         const Bytes bytes = std::min(left, RoundUp(Bytes(1 + random() % largest), Bytes(512)));
         blocks.push_back(Must(bytes));
         left -= bytes;
-        ASSERT_FALSE(testing::Test::HasFailure()) << "mix " << mix << ", " << left << " left";
+        ASSERT_FALSE(::testing::Test::HasFailure()) << "mix " << mix << ", " << left << " left";
       }
       EXPECT_EQ(pool_->stats().used, 48_MiB);
       MustRefuse(Bytes(1));

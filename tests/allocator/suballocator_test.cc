@@ -18,7 +18,7 @@ constexpr auto kQuick = Suballocator::Effort::kQuick;
 constexpr auto kExhaustive = Suballocator::Effort::kExhaustive;
 constexpr auto kAnywhere = Suballocator::Effort::kAnywhere;
 
-class SuballocatorTest : public testing::Test {
+class SuballocatorTest : public ::testing::Test {
  protected:
   // A block in pages that are mapped for it, in chunks of one page or in one chunk for each run.
   Handle Grow(Bytes bytes, Bytes chunk = 2_MiB, Bytes alignment = Bytes(256)) {
@@ -116,7 +116,7 @@ TEST_F(SuballocatorTest, FreeMergesBothNeighbours) {
   EXPECT_EQ(blocks_.largest_free(), 1536_KiB);
   Free(d);
   EXPECT_EQ(blocks_.largest_free(), 2_MiB);
-  EXPECT_THAT(States(), testing::ElementsAre(State::kUnmapped, State::kFree, State::kUnmapped));
+  EXPECT_THAT(States(), ::testing::ElementsAre(State::kUnmapped, State::kFree, State::kUnmapped));
 }
 
 TEST_F(SuballocatorTest, SaysWhenTheMemoryOfABlockWasFreed) {
@@ -148,7 +148,7 @@ TEST_F(SuballocatorTest, StaleHandlesAreNotLive) {
 }
 
 // Nodes of several homes.
-class SuballocatorHomesTest : public testing::Test {
+class SuballocatorHomesTest : public ::testing::Test {
  protected:
   static constexpr Bytes kPageSize = 2_MiB;
   static constexpr std::uint32_t kNodesOfALine = 64 / sizeof(Node);

@@ -7,7 +7,7 @@
 namespace lgpu {
 namespace {
 
-class UseMeterTest : public testing::Test {
+class UseMeterTest : public ::testing::Test {
  protected:
   Bytes Budget() const { return Bytes(static_cast<std::uint64_t>(bounds_.cache_budget.load())); }
   // The calls of a pool whenever the bytes in blocks change.

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr Bytes kMost(std::numeric_limits<std::uint64_t>::max());
+constexpr Bytes kMostBytes(std::numeric_limits<std::uint64_t>::max());
 
 Refusal AtItsLimit() {
   Refusal refusal;
@@ -241,11 +241,11 @@ TEST(RefusalTest, NumbersThatContradictEachOtherNeverUnderflow) {
   Refusal refusal = AtItsLimit();
   refusal.used = 5_GiB;  // over a limit that was lowered
   refusal.held = 1_GiB;
-  refusal.largest_free_block = kMost;
+  refusal.largest_free_block = kMostBytes;
   refusal.waited = std::chrono::milliseconds(-5);
   const std::string text = FormatRefusal(refusal);
   EXPECT_THAT(text, Not(HasSubstr("-5")));
-  refusal.asked = kMost;
+  refusal.asked = kMostBytes;
   EXPECT_THAT(FormatRefusal(refusal), HasSubstr("17592186044415.99MiB"));
 }
 

@@ -23,7 +23,7 @@ struct Gate {
 
 void PrintTo(const Gate& gate, std::ostream* out) { *out << gate.workload << " at " << gate.of_peak; }
 
-class FragmentationTest : public testing::TestWithParam<Gate> {};
+class FragmentationTest : public ::testing::TestWithParam<Gate> {};
 
 TEST_P(FragmentationTest, TraceCompletesCloseToItsPeak) {
   const Trace trace = *MakeWorkload(GetParam().workload);
@@ -39,10 +39,10 @@ TEST_P(FragmentationTest, TraceCompletesCloseToItsPeak) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FragmentationTest,
-                         testing::Values(Gate{"S1", 1.003}, Gate{"S2", 1.003}, Gate{"S3", 1.006},
-                                         Gate{"S4", 1.002}, Gate{"S5", 1.003}, Gate{"S6", 1.003},
-                                         Gate{"S7", 1.006}, Gate{"S8", 1.02}, Gate{"S9", 1.02},
-                                         Gate{"S10", 1.0005}),
+                         ::testing::Values(Gate{"S1", 1.003}, Gate{"S2", 1.003}, Gate{"S3", 1.006},
+                                           Gate{"S4", 1.002}, Gate{"S5", 1.003}, Gate{"S6", 1.003},
+                                           Gate{"S7", 1.006}, Gate{"S8", 1.02}, Gate{"S9", 1.02},
+                                           Gate{"S10", 1.0005}),
                          [](const auto& gate) { return std::string(gate.param.workload); });
 
 TEST(PageMovesTest, SteadyTrainingMovesNothingWithAHundredthToSpare) {

@@ -40,7 +40,7 @@ class Shadow {
   std::map<Bytes, Bytes> live_;  // offset to end
 };
 
-class ContenderTest : public testing::TestWithParam<std::string_view> {
+class ContenderTest : public ::testing::TestWithParam<std::string_view> {
  protected:
   static const ContenderKind& Kind() { return **FindContenderKind(GetParam()); }
 };
@@ -89,7 +89,7 @@ TEST_P(ContenderTest, ReplaysEveryKindOfWorkload) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ContenderTest, testing::ValuesIn(PlacingKinds()), [](const auto& kind) {
+INSTANTIATE_TEST_SUITE_P(All, ContenderTest, ::testing::ValuesIn(PlacingKinds()), [](const auto& kind) {
   std::string name(kind.param);
   std::erase(name, '-');
   return name;

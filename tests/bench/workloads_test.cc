@@ -19,7 +19,7 @@ std::vector<std::string_view> AllNames() {
   return names;
 }
 
-class WorkloadTest : public testing::TestWithParam<std::string_view> {
+class WorkloadTest : public ::testing::TestWithParam<std::string_view> {
  protected:
   static Trace Make(std::uint64_t seed = 0) {
     absl::StatusOr<Trace> trace = MakeWorkload(GetParam(), {.scale = Scale::kSmall, .seed = seed});
@@ -55,7 +55,7 @@ TEST_P(WorkloadTest, CountsItsSteps) {
   EXPECT_EQ(steps, trace.steps);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, WorkloadTest, testing::ValuesIn(AllNames()),
+INSTANTIATE_TEST_SUITE_P(All, WorkloadTest, ::testing::ValuesIn(AllNames()),
                          [](const auto& kind) { return std::string(kind.param); });
 
 TEST(WorkloadCatalogTest, RandomWorkloadsFollowTheirSeed) {
@@ -69,8 +69,8 @@ TEST(WorkloadCatalogTest, RandomWorkloadsFollowTheirSeed) {
 TEST(WorkloadCatalogTest, UnknownNameListsTheKnownOnes) {
   const absl::Status status = MakeWorkload("S99").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("S99"));
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("S11"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("S99"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("S11"));
 }
 
 // The shapes that published figures refer to; a change here makes them incomparable.

@@ -9,7 +9,7 @@
 namespace lgpu::cli {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class DoctorTest : public ::testing::Test {
  protected:

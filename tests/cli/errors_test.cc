@@ -10,8 +10,8 @@
 namespace lgpu::cli {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 Refusal LimitRefusal() {
   Refusal refusal;

@@ -12,12 +12,12 @@
 namespace lgpu::cli {
 namespace {
 
-using testing::AllOf;
-using testing::Each;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
-constexpr std::uint64_t kMiB = 1 << 20;
+constexpr std::uint64_t kMapMiB = 1 << 20;
 
 SnapshotRecord OneDevice() {
   SnapshotRecord record;
@@ -25,15 +25,16 @@ SnapshotRecord OneDevice() {
   session.about.set_pid(4711);
   SnapshotRecord::Device& device = session.devices.emplace_back();
   device.about.set_name("/job:localhost/replica:0/task:0/device:GPU:1");
-  device.about.mutable_region()->set_held_bytes(12 * kMiB);
-  device.about.mutable_region()->set_used_bytes(6 * kMiB);
-  device.about.mutable_region()->set_largest_free_block_bytes(3 * kMiB);
+  device.about.mutable_region()->set_held_bytes(12 * kMapMiB);
+  device.about.mutable_region()->set_used_bytes(6 * kMapMiB);
+  device.about.mutable_region()->set_largest_free_block_bytes(3 * kMapMiB);
   device.ops = {"", "MatMul", "AddN"};
   // Held, a hole, held: MatMul in the first half of the first mapping, a small AddN in the second one.
-  device.mappings = {{.offset = 0, .bytes = 8 * kMiB}, {.offset = 12 * kMiB, .bytes = 4 * kMiB}};
-  device.blocks = {{.offset = 0, .bytes = 4 * kMiB, .op = 1},
-                   {.offset = 4 * kMiB, .bytes = 2 * kMiB, .op = 2, .state = v1::BlockList::STATE_CACHED},
-                   {.offset = 14 * kMiB, .bytes = 2 * kMiB, .op = 2}};
+  device.mappings = {{.offset = 0, .bytes = 8 * kMapMiB}, {.offset = 12 * kMapMiB, .bytes = 4 * kMapMiB}};
+  device.blocks = {
+      {.offset = 0, .bytes = 4 * kMapMiB, .op = 1},
+      {.offset = 4 * kMapMiB, .bytes = 2 * kMapMiB, .op = 2, .state = v1::BlockList::STATE_CACHED},
+      {.offset = 14 * kMapMiB, .bytes = 2 * kMapMiB, .op = 2}};
   return record;
 }
 
@@ -80,15 +81,15 @@ TEST(MemoryMapTextTest, LinesFitTheirColumns) {
   SnapshotRecord::Device& device = record.sessions[0].devices[0];
   for (int i = 0; i < 40; ++i) {
     device.ops.push_back(absl::StrCat("a_long_name_of_an_op_that_goes_on_and_on_", i));
-    device.blocks.push_back({.offset = 16 * kMiB + static_cast<std::uint64_t>(i) * 512,
+    device.blocks.push_back({.offset = 16 * kMapMiB + static_cast<std::uint64_t>(i) * 512,
                              .bytes = 512,
                              .op = static_cast<std::uint32_t>(device.ops.size() - 1)});
   }
-  device.mappings.push_back({.offset = 16 * kMiB, .bytes = 2 * kMiB});
+  device.mappings.push_back({.offset = 16 * kMapMiB, .bytes = 2 * kMapMiB});
   for (const std::size_t columns : {60, 80}) {
     for (const bool ascii : {true, false}) {
       const std::string text = FormatMemoryMaps(record, columns, ascii);
-      EXPECT_THAT(WidthsOf(text), Each(testing::Le(columns))) << text;
+      EXPECT_THAT(WidthsOf(text), Each(::testing::Le(columns))) << text;
       const bool is_ascii = std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
       EXPECT_EQ(is_ascii, ascii);
       EXPECT_THAT(text, HasSubstr("+ further ops "));

@@ -95,7 +95,7 @@ TEST(DurationTest, RefusesOtherTextAndShowsTheRightForm) {
   for (const char* text : {"", "s", "5x", "-1s", "1e9s", "1.2.3", "10 s", "99999999999999h", "nan"}) {
     const auto parsed = ParseDuration(text);
     ASSERT_FALSE(parsed.ok()) << text;
-    EXPECT_THAT(std::string(parsed.status().message()), testing::HasSubstr("try: 500ms")) << text;
+    EXPECT_THAT(std::string(parsed.status().message()), ::testing::HasSubstr("try: 500ms")) << text;
   }
 }
 

@@ -6,9 +6,9 @@
 namespace lgpu::cli {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-v1::StatsSnapshot Snapshot() {
+v1::StatsSnapshot QuerySnapshot() {
   v1::StatsSnapshot snapshot;
   snapshot.mutable_taken_at()->set_seconds(1000);
   v1::CardStats& card = *snapshot.add_cards();
@@ -35,43 +35,44 @@ v1::StatsSnapshot Snapshot() {
 }
 
 TEST(QueryTest, RowsOfLsAreLogicalDevicesWithTheirLeaseAndGpu) {
-  EXPECT_EQ(*QueryDevices({.keys = "lease,limit,age,gpu.total"}, Snapshot()),
+  EXPECT_EQ(*QueryDevices({.keys = "lease,limit,age,gpu.total"}, QuerySnapshot()),
             "lease,limit,age,gpu.total\n"
             "train,256.00MiB,10s,1.00GiB\n"
             "sim,256.00MiB,10s,1.00GiB\n");
-  EXPECT_EQ(*QueryDevices({.keys = "lease,limit,age", .format = "csv,noheader,nounits"}, Snapshot()),
+  EXPECT_EQ(*QueryDevices({.keys = "lease,limit,age", .format = "csv,noheader,nounits"}, QuerySnapshot()),
             "train,268435456,10\nsim,268435456,10\n");
 }
 
 TEST(QueryTest, KeysOfGpusAloneGiveARowPerGpuAndUnknownValuesAreEmpty) {
-  EXPECT_EQ(*QueryDevices({.keys = "gpu.index,gpu.foreign"}, Snapshot()), "gpu.index,gpu.foreign\n0,\n1,\n");
+  EXPECT_EQ(*QueryDevices({.keys = "gpu.index,gpu.foreign"}, QuerySnapshot()),
+            "gpu.index,gpu.foreign\n0,\n1,\n");
 }
 
 TEST(QueryTest, RowsOfPsAreSessionsAndTextIsQuoted) {
-  EXPECT_EQ(*QuerySessions({.keys = "lease,state,command", .format = "csv,noheader"}, Snapshot()),
+  EXPECT_EQ(*QuerySessions({.keys = "lease,state,command", .format = "csv,noheader"}, QuerySnapshot()),
             "train,LIVE,\"prog --names=a,b \"\"c\"\"\"\nsim,LIVE,\"prog --names=a,b \"\"c\"\"\"\n");
 }
 
 TEST(QueryTest, EveryKeyThatIsListedCanBeAsked) {
   for (const std::string& key : DeviceKeys()) {
-    EXPECT_TRUE(QueryDevices({.keys = key}, Snapshot()).ok()) << key;
+    EXPECT_TRUE(QueryDevices({.keys = key}, QuerySnapshot()).ok()) << key;
   }
   for (const std::string& key : SessionKeys()) {
-    EXPECT_TRUE(QuerySessions({.keys = key}, Snapshot()).ok()) << key;
+    EXPECT_TRUE(QuerySessions({.keys = key}, QuerySnapshot()).ok()) << key;
   }
 }
 
 TEST(QueryTest, WrongKeysAndFormatsListTheValidOnes) {
-  const absl::Status key = QueryDevices({.keys = "lease,color"}, Snapshot()).status();
+  const absl::Status key = QueryDevices({.keys = "lease,color"}, QuerySnapshot()).status();
   EXPECT_EQ(key.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(key.message()),
-              testing::AllOf(HasSubstr("\"color\""), HasSubstr("largest_free_block")));
-  const absl::Status format = QuerySessions({.keys = "pid", .format = "xml"}, Snapshot()).status();
+              ::testing::AllOf(HasSubstr("\"color\""), HasSubstr("largest_free_block")));
+  const absl::Status format = QuerySessions({.keys = "pid", .format = "xml"}, QuerySnapshot()).status();
   EXPECT_THAT(std::string(format.message()), HasSubstr("csv,noheader,nounits"));
 }
 
 TEST(FilterTest, KeepsTheGpusOfTheLeasesThatAreLeft) {
-  v1::StatsSnapshot snapshot = Snapshot();
+  v1::StatsSnapshot snapshot = QuerySnapshot();
   snapshot.mutable_cards(1)->set_uuid("GPU-2");
   snapshot.mutable_leases(1)->mutable_devices(0)->set_card_uuid("GPU-2");
   const FilterFlags filter{.lease = "sim"};
@@ -83,7 +84,7 @@ TEST(FilterTest, KeepsTheGpusOfTheLeasesThatAreLeft) {
 TEST(FilterTest, KeepsTheLeasesThatMatchAll) {
   const auto names = [](const FilterFlags& filter) {
     std::string text;
-    const v1::StatsSnapshot kept = filter.Apply(Snapshot());
+    const v1::StatsSnapshot kept = filter.Apply(QuerySnapshot());
     for (const v1::LeaseStats& lease : kept.leases()) text += lease.name() + " ";
     return text;
   };

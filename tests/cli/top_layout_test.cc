@@ -9,11 +9,11 @@
 namespace lgpu::cli {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
-constexpr std::uint64_t kMiB = 1 << 20;
+constexpr std::uint64_t kTopMiB = 1 << 20;
 
 void AddLease(const std::string& name, std::uint64_t used_mib, std::uint64_t ops, v1::StatsSnapshot& stats) {
   v1::LeaseStats& lease = *stats.add_leases();
@@ -24,10 +24,10 @@ void AddLease(const std::string& name, std::uint64_t used_mib, std::uint64_t ops
   v1::LogicalDeviceStats& device = *lease.add_devices();
   device.set_name("/job:localhost/replica:0/task:0/device:GPU:0");
   device.set_card_uuid("GPU-1");
-  device.set_limit_bytes(256 * kMiB);
-  device.set_held_bytes(100 * kMiB);
-  device.set_used_bytes(used_mib * kMiB);
-  device.set_largest_free_block_bytes(kMiB);
+  device.set_limit_bytes(256 * kTopMiB);
+  device.set_held_bytes(100 * kTopMiB);
+  device.set_used_bytes(used_mib * kTopMiB);
+  device.set_largest_free_block_bytes(kTopMiB);
   device.set_ops_total(ops);
   lease.add_sessions()->set_pid(4711);
 }
@@ -41,11 +41,11 @@ TopModel Model(int leases = 1) {
   card.set_uuid("GPU-1");
   card.set_name("Simulated GPU");
   card.set_served(true);
-  card.set_total_bytes(1024 * kMiB);
-  card.set_held_bytes(100 * kMiB);
-  card.set_promised_bytes(300 * kMiB);
-  card.set_foreign_bytes(24 * kMiB);
-  card.set_free_bytes(700 * kMiB);
+  card.set_total_bytes(1024 * kTopMiB);
+  card.set_held_bytes(100 * kTopMiB);
+  card.set_promised_bytes(300 * kTopMiB);
+  card.set_foreign_bytes(24 * kTopMiB);
+  card.set_free_bytes(700 * kTopMiB);
   for (int i = 0; i < leases; ++i) {
     AddLease(absl::StrCat("lease-", i), leases == 1 ? 60 : 0, 100, model.stats);
   }
@@ -59,7 +59,7 @@ std::string Once(const TopModel& model, std::size_t columns, TopView view = {}) 
 
 TEST(TopLayoutTest, TheBarOfACardHasAllPartsInTheirOrder) {
   const std::string text = Once(Model(), 80);
-  EXPECT_THAT(text, testing::ContainsRegex("MEM \\[#+=+s+\\.+x+\\]"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("MEM \\[#+=+s+\\.+x+\\]"));
   EXPECT_THAT(Once(Model(), 100),
               HasSubstr("used 60.00MiB | held 100.00MiB | promised 300.00MiB | free 700.00MiB | foreign "
                         "24.00MiB"));
@@ -97,9 +97,9 @@ TEST(TopLayoutTest, EightGpusLeaveRoomForTheLeases) {
 
 TEST(TopLayoutTest, ChargedMemoryIsAPartOfUsedAndHasItsOwnPartOfTheBar) {
   TopModel model = Model();
-  model.stats.mutable_leases(0)->mutable_devices(0)->set_charged_bytes(20 * kMiB);
+  model.stats.mutable_leases(0)->mutable_devices(0)->set_charged_bytes(20 * kTopMiB);
   EXPECT_THAT(Once(model, 100), AllOf(HasSubstr("used 60.00MiB | charged 20.00MiB | held 100.00MiB"),
-                                      testing::ContainsRegex("#c+=")));
+                                      ::testing::ContainsRegex("#c+=")));
 }
 
 TEST(TopLayoutTest, NoLineIsWiderThanTheScreenAndNoneIsTooMany) {
@@ -178,7 +178,7 @@ TEST(TopLayoutTest, TheQueueAndOldFiguresAreNamed) {
   v1::QueuedRequest& request = *model.stats.mutable_cards(0)->add_queue();
   request.set_place(1);
   request.set_owner("user2");
-  request.set_asked_bytes(512 * kMiB);
+  request.set_asked_bytes(512 * kTopMiB);
   request.set_waited_ms(3000);
   model.problem = "OLD: lgpud is gone";
   EXPECT_THAT(Once(model, 120),

@@ -23,11 +23,11 @@ inline constexpr char kCpu0[] = "/job:localhost/replica:0/task:0/device:CPU:0";
 /// A Context on a FakeLease, the lines that it logs, and its records, also after its end.
 struct TestContext {
   explicit TestContext(const FakeLeaseOptions& lease_options = {}, ContextOptions options = {},
-                       const internal::RuntimeOptions& runtime = {}) {
+                       const lgpu::internal::RuntimeOptions& runtime = {}) {
     options.log_sink = [lines = lines](std::string_view line) { lines->emplace_back(line); };
     auto lease = std::make_unique<FakeLease>(lease_options, log);
     page = &lease->page();
-    auto made = internal::ContextMaker::Make(std::move(lease), options, runtime);
+    auto made = lgpu::internal::ContextMaker::Make(std::move(lease), options, runtime);
     EXPECT_TRUE(made.ok()) << made.status();
     gpu = std::make_unique<Context>(*std::move(made));
   }

@@ -28,7 +28,7 @@ using ::lgpu::testing::FakeDaemon;
 using ::lgpu::testing::FakePeer;
 using ::lgpu::testing::TempDir;
 
-constexpr std::uint64_t kDevice = 1;
+constexpr std::uint64_t kDeviceId = 1;
 constexpr ChunkId kStays{11};
 constexpr ChunkId kReturned{12};
 
@@ -53,8 +53,8 @@ class TwoChunks final : public DaemonConnection::Holder {
  public:
   absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> Held() override {
     const Bytes size(std::uint64_t{2} << 20);
-    return std::vector<DaemonConnection::HeldChunk>{{kDevice, {kStays, size}, nullptr},
-                                                    {kDevice, {kReturned, size}, nullptr}};
+    return std::vector<DaemonConnection::HeldChunk>{{kDeviceId, {kStays, size}, nullptr},
+                                                    {kDeviceId, {kReturned, size}, nullptr}};
   }
 };
 
@@ -140,7 +140,7 @@ TEST_F(DaemonConnectionResumeTest, AReturnDuringAttestationReachesTheNextDaemon)
 
   const std::vector<ChunkId> returned = {kReturned};
   connection->StartReturn(returned);
-  EXPECT_TRUE(connection->Return(kDevice, returned).ok());
+  EXPECT_TRUE(connection->Return(kDeviceId, returned).ok());
 
   v1::Frame attested;
   attested.mutable_attested();
@@ -149,7 +149,7 @@ TEST_F(DaemonConnectionResumeTest, AReturnDuringAttestationReachesTheNextDaemon)
   ASSERT_TRUE(frame.has_return_chunks()) << frame.DebugString();
   ASSERT_EQ(frame.return_chunks().chunk_ids_size(), 1);
   EXPECT_EQ(frame.return_chunks().chunk_ids(0), kReturned.value);
-  EXPECT_EQ(frame.return_chunks().device_id(), kDevice);
+  EXPECT_EQ(frame.return_chunks().device_id(), kDeviceId);
   connection->RemoveHolder(chunks);
 }
 
@@ -161,7 +161,7 @@ TEST_F(DaemonConnectionResumeTest, ChunksReturnedWithoutADaemonAreNotAttested) {
   ASSERT_TRUE(Eventually([&] { return !connection->status().ok(); }));
   const std::vector<ChunkId> returned = {kReturned};
   connection->StartReturn(returned);
-  EXPECT_TRUE(connection->Return(kDevice, returned).ok());
+  EXPECT_TRUE(connection->Return(kDeviceId, returned).ok());
 
   NextDaemon next(path_);
   FakePeer peer = next.Accept();
@@ -185,7 +185,7 @@ TEST_F(DaemonConnectionResumeTest, AFinalAnswerIsNotAskedForAgain) {
   peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition,
                       "the client speaks versions 1 to 2, this daemon 3 to 5"));
   auto call =
-      connection->Grow(kDevice, {.at_least = 2_MiB, .wanted = 2_MiB, .timeout = std::chrono::hours(1)});
+      connection->Grow(kDeviceId, {.at_least = 2_MiB, .wanted = 2_MiB, .timeout = std::chrono::hours(1)});
   const absl::Status status = call.ok() ? call->Next().status() : call.status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_NE(std::string(status.message()).find("this daemon 3 to 5"), std::string::npos) << status;

@@ -44,7 +44,7 @@ std::vector<int> CardsOf(const Lease& lease) {
   return cards;
 }
 
-GrowRequest Ask(Bytes bytes, std::chrono::nanoseconds timeout = {}) {
+GrowRequest AskFor(Bytes bytes, std::chrono::nanoseconds timeout = {}) {
   return {.at_least = bytes, .wanted = bytes, .timeout = timeout};
 }
 
@@ -77,17 +77,17 @@ TEST(LocalLeaseTest, ADeviceThatTheRoomiestCardCannotHoldGoesToAnother) {
 TEST(LocalLeaseTest, APreallocatedDeviceIsResized) {
   const auto lease = Open(Cards({64_MiB}), {{.cards = {}, .limit = 16_MiB, .preallocate = true}});
   const auto source = lease->TakeSource(0);
-  const std::vector<Chunk> all = *source->Grow(Ask(16_MiB));
+  const std::vector<Chunk> all = *source->Grow(AskFor(16_MiB));
   ASSERT_TRUE(lease->Resize(0, 32_MiB, std::nullopt).ok());
   EXPECT_EQ(source->limit(), 32_MiB);
-  const std::vector<Chunk> more = *source->Grow(Ask(16_MiB));
-  EXPECT_EQ(GetRefusal(source->Grow(Ask(2_MiB)).status())->reason, RefusalReason::kLimit);
+  const std::vector<Chunk> more = *source->Grow(AskFor(16_MiB));
+  EXPECT_EQ(GetRefusal(source->Grow(AskFor(2_MiB)).status())->reason, RefusalReason::kLimit);
   ASSERT_TRUE(lease->Resize(0, 8_MiB, std::nullopt).ok());
   EXPECT_EQ(source->limit(), 8_MiB);
   ASSERT_TRUE(source->Return(Ids(all)).ok());
   ASSERT_TRUE(source->Return(Ids(more)).ok());
-  EXPECT_FALSE(source->Grow(Ask(10_MiB)).ok());
-  EXPECT_TRUE(source->Grow(Ask(8_MiB)).ok());
+  EXPECT_FALSE(source->Grow(AskFor(10_MiB)).ok());
+  EXPECT_TRUE(source->Grow(AskFor(8_MiB)).ok());
   ASSERT_TRUE(lease->Resize(0, Lease::kWholeCard, std::nullopt).ok());
   EXPECT_EQ(source->limit(), 64_MiB);
 }
@@ -109,7 +109,7 @@ TEST(LocalLeaseTest, IdleMemoryOfOneDeviceIsTrimmedForAnother) {
   const auto lease = Open(Cards({64_MiB}), {{.cards = {}, .limit = 64_MiB}, {.cards = {}, .limit = 64_MiB}});
   const auto idle = lease->TakeSource(0);
   const auto needy = lease->TakeSource(1);
-  const std::vector<Chunk> chunks = *idle->Grow(Ask(64_MiB));
+  const std::vector<Chunk> chunks = *idle->Grow(AskFor(64_MiB));
   lease->StartMaintenance([&](Maintenance::TimePoint) -> std::optional<Maintenance::TimePoint> {
     for (const TrimOrder& order : lease->TakeTrims()) {
       EXPECT_EQ(order.device, lease->devices()[0].id);
@@ -119,7 +119,7 @@ TEST(LocalLeaseTest, IdleMemoryOfOneDeviceIsTrimmedForAnother) {
     }
     return std::nullopt;
   });
-  const auto grown = needy->Grow(Ask(8_MiB, kLong));
+  const auto grown = needy->Grow(AskFor(8_MiB, kLong));
   EXPECT_TRUE(grown.ok()) << grown.status();
   lease->StopMaintenance();
 }
@@ -131,12 +131,12 @@ TEST(LocalLeaseTest, MaintenanceFreesMemoryThatTheBackendDidNotFreeAtOnce) {
   const auto lease = Open(std::move(owned), {{.cards = {}, .limit = 64_MiB}});
   const auto source = lease->TakeSource(0);
   lease->StartMaintenance([](Maintenance::TimePoint) { return std::nullopt; });
-  const std::vector<Chunk> chunks = *source->Grow(Ask(64_MiB));
+  const std::vector<Chunk> chunks = *source->Grow(AskFor(64_MiB));
   faults.FailFrom(1);
   ASSERT_TRUE(source->Return(Ids(chunks)).ok());
-  EXPECT_FALSE(source->Grow(Ask(64_MiB)).ok());
+  EXPECT_FALSE(source->Grow(AskFor(64_MiB)).ok());
   faults.Heal();
-  const auto grown = source->Grow(Ask(64_MiB, kLong));
+  const auto grown = source->Grow(AskFor(64_MiB, kLong));
   EXPECT_TRUE(grown.ok()) << grown.status();
   lease->StopMaintenance();
 }
@@ -147,7 +147,7 @@ TEST(LocalLeaseTest, CloseSaysHowMuchTheBackendDidNotFree) {
   FaultPlan& faults = owned->faults();
   const auto lease = Open(std::move(owned), {{.cards = {}, .limit = 64_MiB}});
   auto source = lease->TakeSource(0);
-  ASSERT_TRUE(source->Grow(Ask(2_MiB)).ok());
+  ASSERT_TRUE(source->Grow(AskFor(2_MiB)).ok());
   faults.FailFrom(1);
   source.reset();
   const absl::Status status = lease->Close();

@@ -73,7 +73,7 @@ RegionSourceFactory Factory(const char* name, bool preallocate) {
   return {name, [preallocate](Bytes limit) { return std::make_unique<LocalWorld>(limit, preallocate); }};
 }
 INSTANTIATE_TEST_SUITE_P(Local, RegionSourceContract,
-                         testing::Values(Factory("Growth", false), Factory("Preallocate", true)),
+                         ::testing::Values(Factory("Growth", false), Factory("Preallocate", true)),
                          RegionSourceName);
 
 GrowRequest Ask(Bytes bytes, std::chrono::nanoseconds timeout = {}) {

@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<std::string> Split(const std::string& text, char separator) {
+std::vector<std::string> Pieces(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::string part;
   for (const char c : text) {
@@ -39,20 +39,20 @@ template <typename T>
 std::vector<std::vector<T>> Lists(const std::string& text) {
   std::vector<std::vector<T>> lists;
   if (text == "-") return lists;
-  for (std::string item : Split(text, ';')) {
+  for (std::string item : Pieces(text, ';')) {
     std::vector<T>& list = lists.emplace_back();
     item.erase(std::remove_if(item.begin(), item.end(), [](char c) { return c == '{' || c == '}'; }),
                item.end());
     if (item.empty()) continue;
-    for (const std::string& number : Split(item, ',')) list.push_back(static_cast<T>(std::stof(number)));
+    for (const std::string& number : Pieces(item, ',')) list.push_back(static_cast<T>(std::stof(number)));
   }
   return lists;
 }
 
 void ReadOptions(const std::string& text, GpuOptions& options) {
   if (text == "-") return;
-  for (const std::string& item : Split(text, ' ')) {
-    const std::vector<std::string> pair = Split(item, '=');
+  for (const std::string& item : Pieces(text, ' ')) {
+    const std::vector<std::string> pair = Pieces(item, '=');
     ASSERT_EQ(pair.size(), 2U) << text;
     if (pair[0] == "fraction") {
       options.per_process_gpu_memory_fraction = std::stod(pair[1]);
@@ -122,8 +122,8 @@ TEST(LogicalPlanTest, VisibleDeviceListsAreReadAsTheTableSays) {
 }
 
 std::vector<PlanCard> Cards(const std::string& text) {
-  const std::vector<std::string> parts = Split(text, 'x');
-  const std::vector<std::string> version = Split(parts.size() > 1 ? parts[1] : "8.0", '.');
+  const std::vector<std::string> parts = Pieces(text, 'x');
+  const std::vector<std::string> version = Pieces(parts.size() > 1 ? parts[1] : "8.0", '.');
   PlanCard card{.total = 16_GiB, .free = 16_GiB};
   card.compute_major = std::stoi(version.at(0));
   card.compute_minor = std::stoi(version.at(1));
@@ -149,9 +149,9 @@ TEST(LogicalPlanTest, VirtualDevicesAreMadeAsTheTableSays) {
     std::vector<PlanCard> cards = Cards(row[1]);
     std::optional<std::string> least;
     std::string rest;
-    for (const std::string& option : Split(row[6], ' ')) {
+    for (const std::string& option : Pieces(row[6], ' ')) {
       if (option.rfind("mp=", 0) == 0) {
-        const std::vector<std::string> counts = Split(option.substr(3), '/');
+        const std::vector<std::string> counts = Pieces(option.substr(3), '/');
         for (std::size_t i = 0; i < cards.size(); ++i) cards[i].multiprocessors = std::stoi(counts.at(i));
       } else if (option.rfind("leastmp=", 0) == 0) {
         least = option.substr(8);
@@ -218,7 +218,7 @@ TEST(LogicalPlanTest, GpusAreMappedToCardsAsTheTableSays) {
     absl::Status status;
     std::istringstream inserts(row[1]);
     for (std::string insert; inserts >> insert;) {
-      const std::vector<std::string> pair = Split(insert, '>');
+      const std::vector<std::string> pair = Pieces(insert, '>');
       status.Update(map.Insert(std::stoi(pair.at(0)), std::stoi(pair.at(1))));
     }
     const absl::StatusOr<int> card = map.Find(std::stoi(row[2]));

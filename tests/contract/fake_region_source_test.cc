@@ -28,7 +28,7 @@ RegionSourceFactory Factory(std::string name, Bytes chunk) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fake, RegionSourceContract,
-                         testing::Values(Factory("SmallChunks", 2_MiB), Factory("LargeChunks", 8_MiB)),
+                         ::testing::Values(Factory("SmallChunks", 2_MiB), Factory("LargeChunks", 8_MiB)),
                          RegionSourceName);
 
 }  // namespace

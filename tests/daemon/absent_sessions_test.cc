@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr std::uint32_t kAttacker = 61301;
 constexpr int kPlaces = 8;
-constexpr int kShare = kPlaces / 2;
+constexpr int kPlacesOfOne = kPlaces / 2;
 
 /// A child that maps the pages that it is sent, until it is killed.
 class PageKeeper {
@@ -153,7 +153,7 @@ class AbsentSessionsTest : public DaemonFixture {
   }
   /// The attacker makes sessions absent until lgpud refuses.
   void TakeTheWholeShare() {
-    for (int i = 0; i < kShare; ++i) {
+    for (int i = 0; i < kPlacesOfOne; ++i) {
       const std::optional<v1::Goodbye> refused = LeaveOneAbsent();
       ASSERT_FALSE(refused) << "session " << i << ": " << refused->message();
     }
@@ -195,7 +195,7 @@ class AbsentSessionsTest : public DaemonFixture {
 
 TEST_F(AbsentSessionsTest, TheyCountInTheirUsersShareUntilTheirProcessEnds) {
   TakeTheWholeShare();
-  EXPECT_EQ(CountIn(v1::SessionStats::STATE_ABSENT), kShare);
+  EXPECT_EQ(CountIn(v1::SessionStats::STATE_ABSENT), kPlacesOfOne);
   EXPECT_TRUE(Eventually([&] { return OpenPages() == 0; }));
   {
     TestSession other = OpenSession();
@@ -224,7 +224,7 @@ TEST_F(AbsentSessionsTest, TheyCountInTheirUsersShareUntilTheirProcessEnds) {
     return true;
   };
   // The last one's place comes back a moment after the statistics have forgotten it.
-  for (int i = 0; i < kShare; ++i) EXPECT_TRUE(Eventually(connect)) << i;
+  for (int i = 0; i < kPlacesOfOne; ++i) EXPECT_TRUE(Eventually(connect)) << i;
 }
 
 TEST_F(AbsentSessionsTest, SessionsOfARemovedLeaseCountWhileTheirProcessKeepsItsCharges) {
@@ -236,7 +236,8 @@ TEST_F(AbsentSessionsTest, SessionsOfARemovedLeaseCountWhileTheirProcessKeepsIts
     v1::RemoveLeaseResponse reply;
     control_->RemoveLease(&context, request, &reply);  // it waits for memory that does not come back
   });
-  const bool are_draining = Eventually([&] { return CountIn(v1::SessionStats::STATE_DRAINING) == kShare; });
+  const bool are_draining =
+      Eventually([&] { return CountIn(v1::SessionStats::STATE_DRAINING) == kPlacesOfOne; });
   context.TryCancel();
   remover.join();
   ASSERT_TRUE(are_draining);
@@ -248,7 +249,7 @@ TEST_F(AbsentSessionsTest, SessionsOfARemovedLeaseCountWhileTheirProcessKeepsIts
 TEST_F(AbsentSessionsTest, AfterARestartTheyKeepTheirPlacesAndResumeWithoutAnother) {
   TakeTheWholeShare();
   Restart();
-  EXPECT_EQ(CountIn(v1::SessionStats::STATE_ABSENT), kShare);
+  EXPECT_EQ(CountIn(v1::SessionStats::STATE_ABSENT), kPlacesOfOne);
   ExpectRefused();
   OpenSession();
   TestSession session;

@@ -55,7 +55,7 @@ class Accepted {
   std::vector<PeerCredentials> peers_ ABSL_GUARDED_BY(mutex_);
 };
 
-class AcceptorTest : public testing::Test {
+class AcceptorTest : public ::testing::Test {
  protected:
   AcceptorTest() : path_(temporary_.path() + "/socket") {
     address_.sun_family = AF_UNIX;

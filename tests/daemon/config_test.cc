@@ -94,15 +94,15 @@ kept = 6
   EXPECT_EQ(config.reserve, 64_MiB);
   EXPECT_EQ(config.overhead_allowance, Bytes(1536 * 1024));
   EXPECT_EQ(config.max_drain, std::chrono::milliseconds(1500));
-  EXPECT_THAT(config.policy.user_caps,
-              testing::UnorderedElementsAre(CapConfig{.name = "alice",
-                                                      .memory_limit = 8_GiB,
-                                                      .guarantee = 2_GiB,
-                                                      .leases = 4,
-                                                      .sessions = 8,
-                                                      .calls = 16,
-                                                      .key = "caps.users.alice"},
-                                            CapConfig{.name = "*", .leases = 0, .key = "caps.users.\"*\""}));
+  EXPECT_THAT(config.policy.user_caps, ::testing::UnorderedElementsAre(
+                                           CapConfig{.name = "alice",
+                                                     .memory_limit = 8_GiB,
+                                                     .guarantee = 2_GiB,
+                                                     .leases = 4,
+                                                     .sessions = 8,
+                                                     .calls = 16,
+                                                     .key = "caps.users.alice"},
+                                           CapConfig{.name = "*", .leases = 0, .key = "caps.users.\"*\""}));
   EXPECT_THAT(
       config.policy.group_caps,
       ElementsAre(CapConfig{.name = "students", .memory_limit = 1_GiB, .key = "caps.groups.students"}));
@@ -111,11 +111,11 @@ kept = 6
 }
 
 TEST(ConfigTest, ErrorsSayFileLineAndColumn) {
-  EXPECT_THAT(ErrorOf("[daemon]\nlog_level = \n"), testing::StartsWith("lgpud.toml:2:"));
+  EXPECT_THAT(ErrorOf("[daemon]\nlog_level = \n"), ::testing::StartsWith("lgpud.toml:2:"));
   EXPECT_THAT(ErrorOf("[daemon]\nlog_leve = \"info\"\n"),
-              testing::StartsWith("lgpud.toml:2:1: unknown key 'log_leve' in [daemon]; known are: "));
+              ::testing::StartsWith("lgpud.toml:2:1: unknown key 'log_leve' in [daemon]; known are: "));
   EXPECT_THAT(ErrorOf("\n[deamon]\n"), HasSubstr("lgpud.toml:2:2: unknown key 'deamon' at the top"));
-  EXPECT_THAT(ErrorOf("[memory]\nreserve = \"2GB\"\n"), testing::StartsWith("lgpud.toml:2:11: "));
+  EXPECT_THAT(ErrorOf("[memory]\nreserve = \"2GB\"\n"), ::testing::StartsWith("lgpud.toml:2:11: "));
   EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = 0\n"), HasSubstr("0 is out of range; allowed are 1 to "));
   EXPECT_THAT(ErrorOf("[memory]\nmax_drain = \"0\"\n"),
               HasSubstr("0 is out of range; allowed are 100ms to "));
@@ -135,7 +135,7 @@ TEST(ConfigTest, ErrorsSayFileLineAndColumn) {
   EXPECT_THAT(ErrorOf("[caps.users.alice]\nmemory = \"1GiB\"\n"), HasSubstr("in [caps.users.alice]"));
   EXPECT_THAT(ErrorOf("[caps.users]\nalice = 3\n"), HasSubstr("expected a table"));
   EXPECT_THAT(ErrorOf("[memory]\nreserve = 1.5\n"), HasSubstr("a number with a fraction"));
-  EXPECT_THAT(ErrorOf("[memory]\nreserve = -1\n"), testing::StartsWith("lgpud.toml:2:11: "));
+  EXPECT_THAT(ErrorOf("[memory]\nreserve = -1\n"), ::testing::StartsWith("lgpud.toml:2:11: "));
 }
 
 TEST(ConfigTest, FlagWinsOverEnvironmentOverUserFileOverSystemFilesOverDefault) {
@@ -394,7 +394,7 @@ TEST(ConfigTest, AnAddressThatOtherMachinesReachNeedsAToken) {
   flags.config_file = path;
   Write(path, "[http]\nlisten = \"0.0.0.0:9400\"\n");
   EXPECT_THAT(std::string(LoadConfig(flags, {}).status().message()),
-              testing::AllOf(HasSubstr("lgpud.toml:2:1: "), HasSubstr("http.token_file")));
+              ::testing::AllOf(HasSubstr("lgpud.toml:2:1: "), HasSubstr("http.token_file")));
   Write(path, "[http]\nlisten = \"9400\"\n");  // of 127.0.0.1
   EXPECT_EQ(LoadConfig(flags, {}).status(), absl::OkStatus());
   Write(path, "[http]\nlisten = \"http\"\n");
@@ -427,7 +427,7 @@ TEST(ConfigTest, SettingsSayWhereTheyComeFrom) {
   Config other = *config;
   other.log_level = "off";
   other.policy.preallocate = true;
-  EXPECT_THAT(NeedRestart(*config, other), testing::IsEmpty());
+  EXPECT_THAT(NeedRestart(*config, other), ::testing::IsEmpty());
   other.reserve = 1_MiB;
   other.simulated.push_back({.memory = 1_GiB});
   EXPECT_THAT(NeedRestart(*config, other), ElementsAre("memory.reserve", "simulated_device"));
@@ -465,7 +465,7 @@ TEST(CommandLineTest, FlagsAndTheirErrors) {
   EXPECT_EQ(ParseCommandLine(3, level).exit_code, kExitUsage);
   const char* version[] = {"lgpud", "--version"};
   EXPECT_EQ(ParseCommandLine(2, version).exit_code, kExitOk);
-  EXPECT_THAT(ParseCommandLine(2, version).message, testing::StartsWith("lgpud "));
+  EXPECT_THAT(ParseCommandLine(2, version).message, ::testing::StartsWith("lgpud "));
   const char* help[] = {"lgpud", "--help"};
   EXPECT_EQ(ParseCommandLine(2, help).exit_code, kExitOk);
   EXPECT_THAT(ParseCommandLine(2, help).message, HasSubstr("--simulate"));

@@ -15,7 +15,7 @@
 namespace lgpu::daemon {
 namespace {
 
-constexpr std::uint32_t kAttacker = 12345;
+constexpr std::uint32_t kFlooder = 12345;
 
 class ControlAttackTest : public DaemonFixture {
  protected:
@@ -28,7 +28,7 @@ class ControlAttackTest : public DaemonFixture {
   UniqueFd ConnectAsAttacker() {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    daemon_->ServeControl(UniqueFd(ends[0]), {.uid = kAttacker, .gid = kAttacker, .pid = 1});
+    daemon_->ServeControl(UniqueFd(ends[0]), {.uid = kFlooder, .gid = kFlooder, .pid = 1});
     return UniqueFd(ends[1]);
   }
   RawHttp2& Attack(std::uint32_t window) {

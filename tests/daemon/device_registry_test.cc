@@ -19,7 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class DeviceRegistryTest : public testing::Test {
+class DeviceRegistryTest : public ::testing::Test {
  protected:
   DeviceRegistryTest() {
     config_.runtime_dir = "/run/first";

@@ -38,7 +38,7 @@ constexpr BoundedServer::Bounds kBounds{.request = std::chrono::minutes(1),
 constexpr int kShare = 4;
 
 // A server that answers "/held" when it may.
-class HttpConnectionsTest : public testing::Test {
+class HttpConnectionsTest : public ::testing::Test {
  protected:
   HttpConnectionsTest() {
     server_.Get("/held", [this](const httplib::Request&, httplib::Response& response) {

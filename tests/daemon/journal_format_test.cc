@@ -12,7 +12,7 @@ namespace {
 using Condition = ParsedJournal::Condition;
 using ::testing::HasSubstr;
 
-constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
+constexpr char kThisBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
 constexpr char kOtherBoot[] = "11234567-89ab-cdef-0123-456789abcdef";
 
 v1::JournalRecord LeaseRecord(std::uint64_t key, std::uint64_t device) {
@@ -42,7 +42,7 @@ v1::JournalRecord GrantedRecord(std::uint64_t chunk, std::uint64_t session, std:
   return record;
 }
 
-v1::JournalRecord FreedRecord(std::uint64_t chunk) {
+v1::JournalRecord Freed(std::uint64_t chunk) {
   v1::JournalRecord record;
   record.mutable_freed()->set_chunk_id(chunk);
   return record;
@@ -70,7 +70,7 @@ v1::JournalRecord ChargedRecord(std::uint64_t session, std::uint64_t device, std
 
 // The header of a journal of this version. Before version 4 it has no length of the file.
 std::string Header(std::uint8_t version) {
-  std::string header = EncodeJournalHeader(kBoot);
+  std::string header = EncodeJournalHeader(kThisBoot);
   // Behind the magic; the checksum is little endian as all numbers.
   constexpr std::size_t kVersionAt = 8;
   constexpr std::size_t kChecksumAt = kJournalLengthAt - 4;
@@ -83,11 +83,11 @@ std::string Header(std::uint8_t version) {
 
 std::vector<v1::JournalRecord> Story() {
   return {LeaseRecord(1, 5),       SessionRecord(3, 1), GrantedRecord(10, 3, 5),
-          GrantedRecord(11, 3, 5), FreedRecord(10),     GrantedRecord(12, 3, 5)};
+          GrantedRecord(11, 3, 5), Freed(10),           GrantedRecord(12, 3, 5)};
 }
 
 std::string Encode(const std::vector<v1::JournalRecord>& records) {
-  std::string bytes = EncodeJournalHeader(kBoot);
+  std::string bytes = EncodeJournalHeader(kThisBoot);
   for (const v1::JournalRecord& record : records) AppendJournalRecord(record, bytes);
   SetJournalLength(bytes);
   return bytes;
@@ -123,7 +123,7 @@ std::size_t WholeRecords(const std::vector<std::size_t>& sizes, std::size_t size
 }
 
 TEST(JournalFormatTest, WrittenDataReadsAsTheSame) {
-  const ParsedJournal parsed = ParseJournal(Encode(Story()), kBoot);
+  const ParsedJournal parsed = ParseJournal(Encode(Story()), kThisBoot);
   ASSERT_EQ(parsed.condition, Condition::kWhole) << parsed.detail;
   EXPECT_EQ(parsed.state.leases().size(), 1u);
   EXPECT_EQ(parsed.state.sessions().at(3).token(), "secret");
@@ -133,12 +133,12 @@ TEST(JournalFormatTest, WrittenDataReadsAsTheSame) {
 }
 
 TEST(JournalFormatTest, TheShortFormSaysTheSame) {
-  const ParsedJournal parsed = ParseJournal(Encode(Story()), kBoot);
-  std::string bytes = EncodeJournalHeader(kBoot);
+  const ParsedJournal parsed = ParseJournal(Encode(Story()), kThisBoot);
+  std::string bytes = EncodeJournalHeader(kThisBoot);
   parsed.state.Encode(bytes);
-  const ParsedJournal again = ParseJournal(bytes, kBoot);
+  const ParsedJournal again = ParseJournal(bytes, kThisBoot);
   ASSERT_EQ(again.condition, Condition::kWhole) << again.detail;
-  std::string twice = EncodeJournalHeader(kBoot);
+  std::string twice = EncodeJournalHeader(kThisBoot);
   again.state.Encode(twice);
   EXPECT_EQ(bytes, twice);
   EXPECT_EQ(again.state.chunks().size(), 2u);
@@ -148,17 +148,17 @@ TEST(JournalFormatTest, TheLastChargeOfASessionAndDeviceCountsAndGoesWithTheSess
   std::vector<v1::JournalRecord> story = Story();
   story.push_back(ChargedRecord(3, 5, 64));
   story.push_back(ChargedRecord(3, 5, 128));
-  const ParsedJournal parsed = ParseJournal(Encode(story), kBoot);
+  const ParsedJournal parsed = ParseJournal(Encode(story), kThisBoot);
   ASSERT_EQ(parsed.condition, Condition::kWhole) << parsed.detail;
   ASSERT_EQ(parsed.state.charges().size(), 1u);
   EXPECT_EQ(parsed.state.charges().at({3, 5}), 128u);
-  std::string bytes = EncodeJournalHeader(kBoot);
+  std::string bytes = EncodeJournalHeader(kThisBoot);
   parsed.state.Encode(bytes);
-  EXPECT_EQ(ParseJournal(bytes, kBoot).state.charges(), parsed.state.charges());
+  EXPECT_EQ(ParseJournal(bytes, kThisBoot).state.charges(), parsed.state.charges());
   JournalState state = parsed.state;
   EXPECT_TRUE(absl::IsInvalidArgument(state.Apply(ChargedRecord(4, 5, 1)))) << "no such session";
   EXPECT_TRUE(absl::IsInvalidArgument(state.Apply(ChargedRecord(3, 6, 1)))) << "no such device";
-  for (const v1::JournalRecord& record : {FreedRecord(11), FreedRecord(12), SessionGoneRecord(3)}) {
+  for (const v1::JournalRecord& record : {Freed(11), Freed(12), SessionGoneRecord(3)}) {
     EXPECT_TRUE(state.Apply(record).ok()) << record.ShortDebugString();
   }
   EXPECT_TRUE(state.charges().empty());
@@ -167,16 +167,16 @@ TEST(JournalFormatTest, TheLastChargeOfASessionAndDeviceCountsAndGoesWithTheSess
 TEST(JournalFormatTest, TheVersionBeforeChargesIsRead) {
   std::string bytes = Header(1);
   for (const v1::JournalRecord& record : Story()) AppendJournalRecord(record, bytes);
-  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  const ParsedJournal parsed = ParseJournal(bytes, kThisBoot);
   ASSERT_EQ(parsed.condition, Condition::kWhole) << parsed.detail;
   EXPECT_EQ(parsed.state.chunks().size(), 2u);
 }
 
 TEST(JournalFormatTest, EveryCutIsNoticedAndLeavesTheRecordsBefore) {
   const std::string bytes = Encode(Story());
-  const std::vector<std::size_t> sizes = SizesOf(EncodeJournalHeader(kBoot), Story());
+  const std::vector<std::size_t> sizes = SizesOf(EncodeJournalHeader(kThisBoot), Story());
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
-    const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, cut), kBoot);
+    const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, cut), kThisBoot);
     ASSERT_EQ(parsed.condition, Condition::kDamaged) << "cut at " << cut;
     if (cut < kJournalHeaderBytes) continue;
     ASSERT_EQ(BytesOf(parsed.state), StateAfter(Story(), WholeRecords(sizes, cut))) << "cut at " << cut;
@@ -187,15 +187,15 @@ TEST(JournalFormatTest, EveryCutIsNoticedAndLeavesTheRecordsBefore) {
 // The daemon died in an append, or between the append and the length.
 TEST(JournalFormatTest, EveryUnfinishedAppendIsATornTailOfTheRecordsBefore) {
   const std::vector<v1::JournalRecord> story = Story();
-  const std::vector<std::size_t> sizes = SizesOf(EncodeJournalHeader(kBoot), story);
+  const std::vector<std::size_t> sizes = SizesOf(EncodeJournalHeader(kThisBoot), story);
   for (std::size_t written = 0; written <= story.size(); ++written) {
-    std::string bytes = EncodeJournalHeader(kBoot);
+    std::string bytes = EncodeJournalHeader(kThisBoot);
     for (std::size_t i = 0; i < story.size(); ++i) {
       AppendJournalRecord(story[i], bytes);
       if (i + 1 == written) SetJournalLength(bytes);
     }
     for (std::size_t end = sizes[written]; end <= bytes.size(); ++end) {
-      const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, end), kBoot);
+      const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, end), kThisBoot);
       const std::size_t whole = WholeRecords(sizes, end);
       ASSERT_EQ(parsed.condition, sizes[whole] == end ? Condition::kWhole : Condition::kTorn)
           << "length " << sizes[written] << ", death at " << end;
@@ -210,7 +210,7 @@ TEST(JournalFormatTest, TheVersionBeforeTheLengthIsReadAlsoWithATornTail) {
   for (const v1::JournalRecord& record : Story()) AppendJournalRecord(record, bytes);
   const std::vector<std::size_t> sizes = SizesOf(Header(3), Story());
   for (std::size_t cut = sizes.front(); cut <= bytes.size(); ++cut) {
-    const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, cut), kBoot);
+    const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, cut), kThisBoot);
     const std::size_t whole = WholeRecords(sizes, cut);
     ASSERT_EQ(parsed.condition, sizes[whole] == cut ? Condition::kWhole : Condition::kTorn)
         << "cut at " << cut;
@@ -221,7 +221,7 @@ TEST(JournalFormatTest, TheVersionBeforeTheLengthIsReadAlsoWithATornTail) {
 TEST(JournalFormatTest, RecordsBehindADamagedLengthAreRead) {
   std::string bytes = Encode(Story());
   bytes[kJournalLengthAt] = static_cast<char>(bytes[kJournalLengthAt] ^ 1);
-  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  const ParsedJournal parsed = ParseJournal(bytes, kThisBoot);
   EXPECT_EQ(parsed.condition, Condition::kDamaged);
   EXPECT_EQ(BytesOf(parsed.state), StateAfter(Story(), Story().size()));
 }
@@ -232,7 +232,7 @@ TEST(JournalFormatTest, EveryFlippedBitIsNoticed) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string damaged = bytes;
       damaged[at] = static_cast<char>(damaged[at] ^ (1 << bit));
-      ASSERT_EQ(ParseJournal(damaged, kBoot).condition, Condition::kDamaged)
+      ASSERT_EQ(ParseJournal(damaged, kThisBoot).condition, Condition::kDamaged)
           << "bit " << bit << " of byte " << at;
     }
   }
@@ -245,14 +245,14 @@ TEST(JournalFormatTest, AnotherBootHasNothing) {
 }
 
 TEST(JournalFormatTest, NoJournalIsDamage) {
-  EXPECT_EQ(ParseJournal("", kBoot).condition, Condition::kDamaged);
-  EXPECT_EQ(ParseJournal(std::string(200, 'x'), kBoot).condition, Condition::kDamaged);
+  EXPECT_EQ(ParseJournal("", kThisBoot).condition, Condition::kDamaged);
+  EXPECT_EQ(ParseJournal(std::string(200, 'x'), kThisBoot).condition, Condition::kDamaged);
 }
 
 TEST(JournalFormatTest, AnUnknownKindOfRecordIsDamage) {
   std::string bytes = Encode(Story());
   AppendJournalRecord(v1::JournalRecord(), bytes);
-  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  const ParsedJournal parsed = ParseJournal(bytes, kThisBoot);
   EXPECT_EQ(parsed.condition, Condition::kDamaged);
   EXPECT_THAT(parsed.detail, HasSubstr("does not know"));
   EXPECT_EQ(parsed.state.chunks().size(), 2u);
@@ -268,7 +268,7 @@ TEST(JournalFormatTest, APayloadThatIsNoRecordIsDamageThoughItsChecksumIsRight) 
     for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(checksum >> shift));
   }
   bytes += payload;
-  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  const ParsedJournal parsed = ParseJournal(bytes, kThisBoot);
   EXPECT_EQ(parsed.condition, Condition::kDamaged);
   EXPECT_THAT(parsed.detail, HasSubstr("a record cannot be read at byte"));
   EXPECT_EQ(parsed.state.chunks().size(), 2u) << "the records before it are told";
@@ -315,7 +315,7 @@ TEST(JournalFormatTest, ImpossibleRecordsAreRefusedAndChangeNothing) {
   state.Encode(after);
   EXPECT_EQ(before, after);
   for (const v1::JournalRecord& record :
-       {FreedRecord(11), FreedRecord(12), SessionGoneRecord(3), LeaseGoneRecord(1), LeaseGoneRecord(1)}) {
+       {Freed(11), Freed(12), SessionGoneRecord(3), LeaseGoneRecord(1), LeaseGoneRecord(1)}) {
     EXPECT_TRUE(state.Apply(record).ok()) << record.ShortDebugString();
   }
   EXPECT_TRUE(state.leases().empty() && state.sessions().empty() && state.chunks().empty());
@@ -327,7 +327,7 @@ TEST(JournalFormatTest, Crc32cOfTheStandardsExample) { EXPECT_EQ(Crc32c("1234567
 TEST(JournalFormatTest, AnotherVersionIsNotGuessedAt) {
   std::string bytes = Header(7);
   AppendJournalRecord(LeaseRecord(1, 1), bytes);
-  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  const ParsedJournal parsed = ParseJournal(bytes, kThisBoot);
   EXPECT_EQ(parsed.condition, Condition::kDamaged);
   EXPECT_THAT(parsed.detail, HasSubstr("version 7"));
   EXPECT_TRUE(parsed.state.leases().empty());

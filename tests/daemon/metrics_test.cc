@@ -9,10 +9,10 @@
 namespace lgpu::daemon {
 namespace {
 
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 v1::LeaseStats OneLease(const std::string& name, std::uint64_t limit, bool anonymous = false) {
   v1::LeaseStats lease;

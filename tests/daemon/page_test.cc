@@ -20,7 +20,7 @@ namespace lgpu::daemon {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr std::uint64_t kMiB = 1 << 20;
 const Viewer kRoot = ViewerOf(0, false);

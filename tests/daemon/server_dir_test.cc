@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class ServerDirTest : public testing::Test {
+class ServerDirTest : public ::testing::Test {
  protected:
   ServerDirTest() {
     config_.runtime_dir = temporary_.path() + "/run";

@@ -34,7 +34,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class SessionThreadsTest : public testing::Test {
+class SessionThreadsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     backend_ = MakeSimulatedBackend({.devices = {SimulatedDevice(0, 64_MiB, "threads")}, .sparse = true});
@@ -251,7 +251,7 @@ TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIs
       leases_->Create({.uid = 0, .session = sessions_.FindToken(token)}, request, Clock::now()).status()));
   const v1::Frame end = Next(other);
   EXPECT_EQ(end.goodbye().code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(end.goodbye().message(), testing::HasSubstr("could not be kept"));
+  EXPECT_THAT(end.goodbye().message(), ::testing::HasSubstr("could not be kept"));
   request.set_request_id("a third");
   SessionChannel ended = Connect();
   const Caller gone{.uid = 0, .session = sessions_.FindToken(SayHello(ended))};

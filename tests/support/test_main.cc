@@ -19,11 +19,11 @@ std::string_view FileName(std::string_view path) { return path.substr(path.rfind
 std::string FilterOf(std::set<std::string_view>& files) {
   std::set<std::string_view> without_tests = files;
   std::string filter;
-  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
   for (int i = 0; i < all.total_test_suite_count(); ++i) {
-    const testing::TestSuite& suite = *all.GetTestSuite(i);
+    const ::testing::TestSuite& suite = *all.GetTestSuite(i);
     for (int j = 0; j < suite.total_test_count(); ++j) {
-      const testing::TestInfo& test = *suite.GetTestInfo(j);
+      const ::testing::TestInfo& test = *suite.GetTestInfo(j);
       const std::string_view file = FileName(test.file());
       if (!files.contains(file)) continue;
       without_tests.erase(file);
@@ -37,11 +37,11 @@ std::string FilterOf(std::set<std::string_view>& files) {
 // A test that no --files selects, since its file is no *_test.cc: a case of a suite in a header. Empty: there
 // is none.
 std::string TestElsewhere() {
-  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
   for (int i = 0; i < all.total_test_suite_count(); ++i) {
-    const testing::TestSuite& suite = *all.GetTestSuite(i);
+    const ::testing::TestSuite& suite = *all.GetTestSuite(i);
     for (int j = 0; j < suite.total_test_count(); ++j) {
-      const testing::TestInfo& test = *suite.GetTestInfo(j);
+      const ::testing::TestInfo& test = *suite.GetTestInfo(j);
       if (!FileName(test.file()).ends_with("_test.cc")) return std::string(suite.name()) + "." + test.name();
     }
   }
@@ -51,7 +51,7 @@ std::string TestElsewhere() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  testing::InitGoogleMock(&argc, argv);
+  ::testing::InitGoogleMock(&argc, argv);
   constexpr std::string_view kFiles = "--files=";
   if (argc == 1) return RUN_ALL_TESTS();
   const std::string_view flag = argv[1];

@@ -182,7 +182,7 @@ class CudaBackend final : public DeviceBackend {
   std::unique_ptr<CudaStaging> small_staging_ =
       std::make_unique<CudaStaging>(driver_, Bytes(std::uint64_t{64} << 10), 32);
   MemoryTable<CudaChunk> memory_;
-  HandleTable<StreamHandle, std::shared_ptr<CudaStream>, kMaxStreams> streams_{kStreamWords};
+  HandleTable<StreamHandle, std::shared_ptr<CudaStream>, kMaxBackendStreams> streams_{kStreamWords};
 };
 
 }  // namespace lgpu

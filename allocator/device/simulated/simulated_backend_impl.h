@@ -93,7 +93,7 @@ class SimulatedBackend final : public DeviceBackend {
   AccessWindows windows_;
   MemoryTable<ChunkFile> memory_;
   // Last: destroying a stream finishes its work, which uses the members above.
-  HandleTable<StreamHandle, LiveStream, kMaxStreams> streams_{kStreamWords};
+  HandleTable<StreamHandle, LiveStream, kMaxBackendStreams> streams_{kStreamWords};
 };
 
 }  // namespace lgpu
