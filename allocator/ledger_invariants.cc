@@ -21,8 +21,9 @@ class Claim {
     }
   }
   void Equal(const char* name, Bytes kept, Bytes counted) {
-    if (kept != counted)
+    if (kept != counted) {
       Fail(std::string(name) + ": kept " + CountText(kept) + ", counted " + CountText(counted));
+    }
   }
   void Equal(const char* name, std::size_t kept, std::size_t counted) {
     Equal(name, Bytes(kept), Bytes(counted));
