@@ -122,8 +122,7 @@ int RunSeed(const Arguments& arguments, std::uint64_t seed) {
         std::printf(
             "seed %llu: %.1f s of the machine's time, %llu steps, trace %016llx; %llu programs, %llu "
             "killed; lgpud ended %llu times, %llu of them by a stop; %llu grants, %llu after a wait, %llu "
-            "refusals, %llu runs of hooks, %llu "
-            "checks\n",
+            "refusals, %llu runs of hooks, %llu suspensions, %llu checks\n",
             static_cast<unsigned long long>(seed), std::chrono::duration<double>(scheduler.now()).count(),
             static_cast<unsigned long long>(scheduler.steps()),
             static_cast<unsigned long long>(scheduler.trace_hash()),
@@ -134,6 +133,7 @@ int RunSeed(const Arguments& arguments, std::uint64_t seed) {
             static_cast<unsigned long long>(counts.grants), static_cast<unsigned long long>(counts.waits),
             static_cast<unsigned long long>(counts.refusals),
             static_cast<unsigned long long>(counts.hook_runs),
+            static_cast<unsigned long long>(counts.suspensions),
             static_cast<unsigned long long>(counts.checks));
       });
   std::fflush(stdout);

@@ -29,6 +29,7 @@ constexpr seconds kEndPatience{120};
 // lgpud is started again within this much of a quiet day.
 constexpr seconds kRestart{1};
 // Of programs that are asked for idle memory, and of sessions that make granted memory.
+constexpr seconds kTurn{20};  // of one program, with its moves
 constexpr milliseconds kTrimPatience{3000}, kMakePatience{4000};
 
 daemon::Caller Root() { return {.uid = 0, .session = nullptr}; }
@@ -71,6 +72,11 @@ Scenario::Scenario(const Options& options, Scheduler& scheduler)
   config_.simulated = {{.memory = card_, .uuid = "GPU-simulation"}};
   constexpr seconds kGiveWayWaits[] = {seconds(2), seconds(5), seconds(20)};
   gives_way_ = OneIn(3);
+  // By the number of the seed: all others are what they were before there were turns.
+  if (options.pace == Options::Pace::kOfTheSeed && options.seed % 4 == 3) {
+    gives_way_ = false;
+    turns_ = options.seed % 8 == 3 ? Turns::kAlone : Turns::kAmongOthers;
+  }
   config_.give_way_wait = kGiveWayWaits[Below(std::size(kGiveWayWaits))];
   config_.max_drain = milliseconds(100 + Below(2000));
 }
@@ -105,11 +111,16 @@ void Scenario::Sleep(std::chrono::nanoseconds time) { std::this_thread::sleep_fo
 void Scenario::Run() {
   CheckBounds();
   StartDaemon(/*waits=*/true);
-  MakeLeases();
+  if (turns_ != Turns::kAlone) MakeLeases();
+  if (turns_ != Turns::kNone) MakeTurnLeases();
   using Pace = Options::Pace;
-  const std::uint64_t programs = options_.pace == Pace::kOfTheSeed && !OneIn(8) ? 2 + Below(7) : 20;
+  const std::uint64_t programs = turns_ == Turns::kAlone                          ? 0
+                                 : turns_ == Turns::kAmongOthers                  ? 1 + Below(3)
+                                 : options_.pace == Pace::kOfTheSeed && !OneIn(8) ? 2 + Below(7)
+                                                                                  : 20;
   for (std::uint64_t i = 0; i < programs; ++i) SpawnClient();
   SpawnHooks();
+  SpawnTurners();
   // Days have as many strikes as come in them.
   const bool has_length = options_.length.count() != 0;
   const Time end = has_length ? scheduler_.now() + options_.length : Time::max();
@@ -118,6 +129,7 @@ void Scenario::Run() {
   constexpr std::uint64_t kMostPauses[] = {20'000, 100'000, 300'000, 1'000'000};
   // Leases give way when they have been idle for a while.
   const std::uint64_t pause = options_.pace == Pace::kQuiet ? 60'000'000
+                              : turns_ != Turns::kNone      ? 10'000'000
                               : gives_way_                  ? kMostPauses[2 + Below(2)]
                                                             : kMostPauses[Below(std::size(kMostPauses))];
   daemon_strikes_ = 1 + Below(7);
@@ -129,6 +141,7 @@ void Scenario::Run() {
     DropDead();
     while (clients_.size() < programs) SpawnClient();
     SpawnHooks();
+    SpawnTurners();
   }
   End();
 }
@@ -184,13 +197,14 @@ void Scenario::Check() {
     Fail(absl::StrCat("the ledger: ", status.ToString()));
   }
   const Broker::CardInfo card = broker->Cards().front();
-  const Bytes truth = ChunksOfMachine();
+  const Bytes truth = ChunksOfMachine() + OfTurnersOnCard();
   if (truth > card.view.held) {
     Fail(absl::StrCat("the machine has chunks of ", truth.count(), " bytes, the ledger ",
                       card.view.held.count()));
   }
   if (truth > card.view.total) Fail(absl::StrCat("chunks of ", truth.count(), " bytes are beyond the card"));
-  if (card.view.held > truth + card.draining) {
+  // The ledger counts what unmodified programs may charge without asking, too.
+  if (card.view.held > truth + card.draining && turns_ == Turns::kNone) {
     if (!ahead_since_) ahead_since_ = scheduler_.now();
   } else {
     ahead_since_.reset();
@@ -217,18 +231,34 @@ void Scenario::CheckBounds() {
     Fail(absl::StrCat(leaving_.count(), " bytes are on their way back for ",
                       (scheduler_.now() - *leaving_since_) / milliseconds(1), " ms"));
   }
+  CheckTurns();
   scheduler_.At(scheduler_.now() + milliseconds(200), [this] { CheckBounds(); });
+}
+
+void Scenario::CheckTurns() {
+  if (turns_ != Turns::kAlone) return;
+  const seconds bound = kTurn * static_cast<std::int64_t>(turners_.size() + 1);
+  for (const Turner& turner : turners_) {
+    const auto since = turner.program->waits_since();
+    if (!turner.process->is_alive || !since || !IsCalm(bound)) continue;
+    const Time waited = scheduler_.now() - Time(since->time_since_epoch());
+    if (waited > bound) {
+      Fail(absl::StrCat("the program of ", turner.program->lease(), " waits for its turn for ",
+                        waited / seconds(1), " s"));
+    }
+  }
 }
 
 void Scenario::Resize() {
   v1::ResizeLeaseRequest request;
-  request.set_lease(leases_[Below(leases_.size())].name);
+  const LeaseOfUser lease = leases_[Below(leases_.size())];
+  request.set_lease(lease.name);
   v1::ResizeLeaseRequest::Device& device = *request.add_devices();
   device.set_memory_limit_bytes((kUnit * (1 + Below(card_ / kUnit))).count());
   const absl::Status resized = CallControl(
       [&](daemon::LeaseTable& table) { return table.Resize(Root(), request, InTwoSeconds()).status(); });
   if (!resized.ok() && !absl::IsUnavailable(resized) && !absl::IsResourceExhausted(resized) &&
-      !absl::IsInvalidArgument(resized)) {
+      !absl::IsInvalidArgument(resized) && !(lease.has_turns && absl::IsFailedPrecondition(resized))) {
     Fail(absl::StrCat("a lease cannot be resized: ", resized.ToString()));
   }
 }
@@ -269,7 +299,8 @@ void Scenario::AwaitRest() {
 std::string Scenario::Difference() {
   const Broker* const broker = ServingBroker();
   if (broker == nullptr) return "lgpud is gone";
-  for (const auto& [name, user, has_hook] : leases_) {
+  for (const auto& [name, user, has_hook, has_turns] : leases_) {
+    if (has_turns) continue;
     v1::Lease lease;
     const absl::Status got = CallControl([&](daemon::LeaseTable& table) -> absl::Status {
       LGPU_ASSIGN_OR_RETURN(lease, table.Get(Root(), name));
@@ -299,12 +330,14 @@ void Scenario::End() {
     client.program->Finish();
   }
   for (const Hook& hook : hooks_) hook.program->Finish();
+  for (const Turner& turner : turners_) turner.program->Finish();
   daemon_process_->dies_at_step = kNever;
   AwaitDaemon();
   const Time deadline = scheduler_.now() + kEndPatience;
-  for (DropDead(); !clients_.empty() || !hooks_.empty(); DropDead()) {
+  for (DropDead(); !clients_.empty() || !hooks_.empty() || !turners_.empty(); DropDead()) {
     if (scheduler_.now() > deadline) {
-      Fail(absl::StrCat(clients_.size(), " programs and ", hooks_.size(), " with hooks do not end"));
+      Fail(absl::StrCat(clients_.size(), " programs, ", hooks_.size(), " with hooks and ", turners_.size(),
+                        " with turns do not end"));
     }
     Sleep(milliseconds(50));
   }

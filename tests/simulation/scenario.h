@@ -15,6 +15,7 @@
 #include "tests/simulation/hook_program.h"
 #include "tests/simulation/machine/processes.h"
 #include "tests/simulation/machine/scheduler.h"
+#include "tests/simulation/turn_program.h"
 
 namespace lgpu::simulation {
 
@@ -33,7 +34,7 @@ class Scenario {
   };
   struct Counts {
     std::uint64_t strikes = 0, daemon_deaths = 0, daemon_stops = 0, client_deaths = 0, clients = 0,
-                  grants = 0, waits = 0, refusals = 0, hook_runs = 0, checks = 0;
+                  grants = 0, waits = 0, refusals = 0, hook_runs = 0, suspensions = 0, checks = 0;
   };
   Scenario(const Options& options, Scheduler& scheduler);
 
@@ -51,10 +52,16 @@ class Scenario {
     HookProgram* program = nullptr;
     MachineProcess* process = nullptr;
   };
+  struct Turner {
+    TurnProgram* program = nullptr;
+    MachineProcess* parent = nullptr;
+    MachineProcess* process = nullptr;
+  };
   struct LeaseOfUser {
     std::string name;
     uid_t user = 0;
-    bool has_hook = false;  // its programs hold memory and sleep
+    bool has_hook = false;   // its programs hold memory and sleep
+    bool has_turns = false;  // its program gives the card up for others
   };
   static constexpr uid_t kFirstUser = 100'000;  // no machine has users of these numbers
   std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
@@ -77,6 +84,13 @@ class Scenario {
   void SpawnClient();
   /// One for each lease that has a hook.
   void SpawnHooks();
+  void MakeTurnLeases();
+  /// One for each lease that has turns.
+  void SpawnTurners();
+  void StrikeTurner();
+  Bytes OfTurnersOnCard() const;
+  /// Where all give the card up, each has it after a bounded time.
+  void CheckTurns();
   void LetGo(const std::string& lease, std::uint64_t percent) const;
   void KillPrograms(const std::string& lease) const;
   std::vector<Client> ProgramsOf(const std::string& lease) const;
@@ -126,7 +140,8 @@ class Scenario {
   static constexpr Bytes kUnit = 2_MiB;
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};  // a step of a MachineProcess
   std::vector<LeaseOfUser> leases_;
-  bool gives_way_ = false;  // some leases have release hooks
+  bool gives_way_ = false;                                                 // some leases have release hooks
+  enum class Turns { kNone, kAmongOthers, kAlone } turns_ = Turns::kNone;  // leases that are preemptible
   std::unique_ptr<DaemonProgram> daemon_;
   MachineProcess* daemon_process_ = nullptr;
   bool had_faults_ = false;  // the present lgpud
@@ -134,6 +149,7 @@ class Scenario {
   std::vector<std::unique_ptr<DaemonProgram>> past_daemons_;
   std::vector<Client> clients_;
   std::vector<Hook> hooks_;
+  std::vector<Turner> turners_;
   // When lgpud was away last, or a program stopped, or threads stood still; max: lgpud is away now.
   Time disturbed_at_{0};
   std::vector<std::uint32_t> standing_;  // threads that stand still until an lgpud serves

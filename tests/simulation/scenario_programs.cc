@@ -38,8 +38,60 @@ void Scenario::MakeLeases() {
   }
 }
 
+// Each of them may have most of the card, or all of it.
+void Scenario::MakeTurnLeases() {
+  const std::uint64_t count = 2 + Below(3);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto user = static_cast<uid_t>(kFirstUser + Below(3));
+    v1::CreateLeaseRequest request;
+    request.set_name(absl::StrCat("turns", i));
+    request.set_lasting(true);
+    const bool is_idle_only = turns_ == Turns::kAmongOthers && OneIn(3);
+    request.set_preemptible(is_idle_only ? v1::PREEMPTIBLE_IDLE : v1::PREEMPTIBLE_ALWAYS);
+    v1::LogicalDeviceSpec& device = *request.add_devices();
+    device.set_memory_limit_bytes(card_.count());
+    device.set_mode(v1::LogicalDeviceSpec::MODE_GROWTH);
+    const absl::Status made = CallControl([&](daemon::LeaseTable& table) {
+      return table.Create({.uid = user, .session = nullptr}, request, InTwoSeconds()).status();
+    });
+    if (!made.ok()) Fail(absl::StrCat("a preemptible lease cannot be made: ", made.ToString()));
+    leases_.push_back({.name = request.name(), .user = user, .has_turns = true});
+  }
+}
+
+void Scenario::SpawnTurners() {
+  for (const LeaseOfUser& lease : leases_) {
+    const bool has_one = std::any_of(turners_.begin(), turners_.end(), [&](const Turner& turner) {
+      return turner.program->lease() == lease.name;
+    });
+    if (!lease.has_turns || has_one) continue;
+    Turner& turner = turners_.emplace_back();
+    turner.program =
+        new TurnProgram(TurnProgram::Options{.seed = random_(),
+                                             .directory = config_.runtime_dir,
+                                             .lease = lease.name,
+                                             .need = kUnit * (card_ / kUnit / 3 + Below(card_ / kUnit / 2)),
+                                             .fails = turns_ == Turns::kAmongOthers,
+                                             .fail = [this](const std::string& what) { Fail(what); }});
+    TurnProgram* const program = turner.program;
+    // Threads begin when this one sleeps.
+    turner.parent = &Processes::Get().Start("parent", lease.user, [program] { program->RunParent(); });
+    turner.process = &Processes::Get().Start("turner", lease.user, [program] { program->Run(); });
+    turner.process->parent = turner.parent->pid;
+    program->SetProcesses(*turner.parent, *turner.process);
+  }
+}
+
+Bytes Scenario::OfTurnersOnCard() const {
+  Bytes sum;
+  for (const Turner& turner : turners_) sum += turner.program->OnCard();
+  return sum;
+}
+
 void Scenario::SpawnClient() {
-  const LeaseOfUser& lease = leases_[Below(leases_.size())];
+  const std::size_t plain = static_cast<std::size_t>(std::count_if(
+      leases_.begin(), leases_.end(), [](const LeaseOfUser& lease) { return !lease.has_turns; }));
+  const LeaseOfUser& lease = leases_[Below(plain)];  // these come first
   Client& client = clients_.emplace_back();
   client.program = new ClientProgram(ClientProgram::Options{
       .seed = random_(),
@@ -114,6 +166,12 @@ void Scenario::DropDead() {
     counts_.waits += client->program->waits();
     client = clients_.erase(client);
   }
+  std::erase_if(turners_, [this](const Turner& turner) {
+    if (turner.parent->is_alive || turner.process->is_alive) return false;
+    counts_.suspensions += turner.program->suspensions();
+    counts_.refusals += turner.program->refusals();
+    return true;
+  });
   std::erase_if(hooks_, [this](const Hook& hook) {
     if (hook.process->is_alive) return false;
     counts_.hook_runs += hook.program->runs();

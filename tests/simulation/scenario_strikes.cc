@@ -144,7 +144,18 @@ void Scenario::LetStandingGoOn() {
   }
 }
 
+// A program that dies leaves its parent, which ends. Who ends a parent ends its program, too.
+void Scenario::StrikeTurner() {
+  const Turner& turner = turners_[Below(turners_.size())];
+  if (!turner.process->is_alive) return;
+  if (OneIn(4)) return turner.program->Finish();
+  ++counts_.client_deaths;
+  Processes::Get().Kill(*turner.process);
+  if (OneIn(2)) Processes::Get().Kill(*turner.parent);
+}
+
 void Scenario::StrikeClient() {
+  if (!turners_.empty() && OneIn(3)) return StrikeTurner();
   if (!hooks_.empty() && OneIn(12)) {
     hooks_[Below(hooks_.size())].process->dies_at_step = 0;
     return;

@@ -183,8 +183,11 @@ LGPU_IN_FRONT int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mute
     LGPU_REAL(pthread_cond_timedwait);
     return real(condition, mutex, until);
   }
-  return lgpu::simulation::Wait(*scheduler, condition, mutex,
-                                lgpu::simulation::FromTimespec(CLOCK_REALTIME, *until));
+  // glibc keeps the clock of pthread_condattr_setclock there.
+  constexpr unsigned kMonotonic = 2;
+  const bool is_monotonic = (condition->__data.__wrefs & kMonotonic) != 0;
+  const clockid_t clock = is_monotonic ? CLOCK_MONOTONIC : CLOCK_REALTIME;
+  return lgpu::simulation::Wait(*scheduler, condition, mutex, lgpu::simulation::FromTimespec(clock, *until));
 }
 
 LGPU_IN_FRONT int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,

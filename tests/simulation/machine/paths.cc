@@ -32,7 +32,8 @@ std::uint64_t Ticks(Time time) {
 }
 
 std::string StatText(const MachineProcess& process) {
-  std::string text = std::to_string(process.pid) + " (" + process.name + ") S 1";
+  std::string text = std::to_string(process.pid) + " (" + process.name + ") " +
+                     (process.is_stopped ? "T " : "S ") + std::to_string(process.parent);
   for (int field = 5; field < 22; ++field) text += " 0";
   return text + " " + std::to_string(Ticks(process.started)) + " 0 0\n";
 }

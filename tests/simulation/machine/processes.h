@@ -23,6 +23,7 @@ struct FileFaults {
 /// user and descriptors of their own. Memory is shared: a process is told from another by these alone.
 struct MachineProcess {
   pid_t pid = 0;
+  pid_t parent = 1;
   uid_t uid = 0;
   std::string name;
   Time started{0};
