@@ -21,7 +21,8 @@ void Scenario::MakeLeases() {
     request.set_lasting(true);
     v1::LogicalDeviceSpec& device = *request.add_devices();
     const bool has_hook = has_hooks && (i == 0 || OneIn(3));
-    const bool is_preallocated = !has_hook && OneIn(3);
+    // What a lease without turns takes for good while others are suspended, these do not get back.
+    const bool is_preallocated = !has_hook && turns_ == Turns::kNone && OneIn(3);
     // Leases that may have the whole card compete for it.
     const Bytes limit = is_preallocated         ? kUnit * (1 + Below(4))
                         : !has_hook && OneIn(3) ? kUnit * (4 + Below(card_ / kUnit - 4))
@@ -29,7 +30,8 @@ void Scenario::MakeLeases() {
     device.set_memory_limit_bytes(limit.count());
     device.set_mode(is_preallocated ? v1::LogicalDeviceSpec::MODE_PREALLOCATE
                                     : v1::LogicalDeviceSpec::MODE_GROWTH);
-    if (!is_preallocated && OneIn(2)) device.set_guarantee_bytes((kUnit * (1 + Below(4))).count());
+    if (!is_preallocated && turns_ == Turns::kNone && OneIn(2))
+      device.set_guarantee_bytes((kUnit * (1 + Below(4))).count());
     const absl::Status made = CallControl([&](daemon::LeaseTable& table) {
       return table.Create({.uid = user, .session = nullptr}, request, InTwoSeconds()).status();
     });
@@ -78,7 +80,7 @@ void Scenario::SpawnTurners() {
     turner.parent = &Processes::Get().Start("parent", lease.user, [program] { program->RunParent(); });
     turner.process = &Processes::Get().Start("turner", lease.user, [program] { program->Run(); });
     turner.process->parent = turner.parent->pid;
-    program->SetProcesses(*turner.parent, *turner.process);
+    program->SetProcess(*turner.process);
   }
 }
 

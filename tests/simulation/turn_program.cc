@@ -135,7 +135,13 @@ void TurnProgram::ServeOrders(DaemonConnection& session) {
       if (!status.ok() && order.order.resume && state_ == State::kOnHost && program_->is_alive) {
         left.push_back({.pid = program_->pid, .start_time = ProcessStartTime(program_->pid).value_or(0)});
       }
+      const bool is_lost = !left.empty();
       session.AnswerSuspend(order, status, std::move(left));
+      // Its user does what docs/giving-way.md says.
+      if (is_lost) {
+        Sleep(milliseconds(ParentBelow(5000)));
+        Processes::Get().Kill(*program_);
+      }
     }
     // A change may come before this wait.
     MutexLock lock(mutex_);
@@ -151,7 +157,8 @@ absl::Status TurnProgram::Follow(DaemonConnection& session, const wire::Suspend&
   }
   if (!program_->is_alive) return absl::NotFoundError("the program has ended");
   // It may take longer than lgpud waits.
-  if (options_.fails && ParentBelow(30) == 0) Sleep(milliseconds(order.limit_ms + 500));
+  if (options_.fails && ParentBelow(30) == 0)
+    Sleep(milliseconds(std::min<std::uint64_t>(order.limit_ms + 500, 20'000)));
   return order.resume ? Resume(session) : Suspend(session);
 }
 

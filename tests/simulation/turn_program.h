@@ -41,11 +41,8 @@ class TurnProgram {
   void Run();
   /// The body of its parent's: ends after the program.
   void RunParent();
-  /// Both, before the parent has an order.
-  void SetProcesses(const MachineProcess& parent, const MachineProcess& program) {
-    parent_ = &parent;
-    program_ = &program;
-  }
+  /// The program's, before the parent has an order.
+  void SetProcess(MachineProcess& program) { program_ = &program; }
   void Finish() { is_finishing_ = true; }
   const std::string& lease() const { return options_.lease; }
   /// What the driver has of it on the card.
@@ -75,8 +72,7 @@ class TurnProgram {
   const Options options_;
   std::mt19937_64 random_;
   std::mt19937_64 parent_random_{options_.seed + 1};
-  const MachineProcess* parent_ = nullptr;
-  const MachineProcess* program_ = nullptr;
+  MachineProcess* program_ = nullptr;
   std::atomic<bool> is_finishing_ = false;
   std::unique_ptr<shim::LeaseSession> session_;  // the program's
   int card_ = shim::LeaseSession::kNoCard;
