@@ -30,8 +30,9 @@ void Scenario::MakeLeases() {
     device.set_memory_limit_bytes(limit.count());
     device.set_mode(is_preallocated ? v1::LogicalDeviceSpec::MODE_PREALLOCATE
                                     : v1::LogicalDeviceSpec::MODE_GROWTH);
-    if (!is_preallocated && turns_ == Turns::kNone && OneIn(2))
+    if (!is_preallocated && turns_ == Turns::kNone && OneIn(2)) {
       device.set_guarantee_bytes((kUnit * (1 + Below(4))).count());
+    }
     const absl::Status made = CallControl([&](daemon::LeaseTable& table) {
       return table.Create({.uid = user, .session = nullptr}, request, InTwoSeconds()).status();
     });

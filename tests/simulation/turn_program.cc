@@ -157,8 +157,9 @@ absl::Status TurnProgram::Follow(DaemonConnection& session, const wire::Suspend&
   }
   if (!program_->is_alive) return absl::NotFoundError("the program has ended");
   // It may take longer than lgpud waits.
-  if (options_.fails && ParentBelow(30) == 0)
+  if (options_.fails && ParentBelow(30) == 0) {
     Sleep(milliseconds(std::min<std::uint64_t>(order.limit_ms + 500, 20'000)));
+  }
   return order.resume ? Resume(session) : Suspend(session);
 }
 
