@@ -13,7 +13,7 @@ constexpr std::uint64_t kFewest = 4096;
 constexpr std::uint64_t kMostNodes = std::uint64_t{1} << 31;
 // Untouched pages cost nothing, so the steps may be large.
 constexpr std::uint64_t kFirstStep = 4096;
-constexpr std::uint64_t kLargestStep = std::uint64_t{1} << 21;
+constexpr std::uint64_t kMostCommitted = std::uint64_t{1} << 21;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ NodeTable::~NodeTable() { LGPU_CHECK(munmap(nodes_, most_ * sizeof(Node)) == 0);
 
 void NodeTable::Commit() {
   LGPU_CHECK_OP(committed_, <, most_);
-  const std::uint64_t step = std::min(std::clamp(committed_, kFirstStep, kLargestStep), most_ - committed_);
+  const std::uint64_t step = std::min(std::clamp(committed_, kFirstStep, kMostCommitted), most_ - committed_);
   LGPU_CHECK(mprotect(nodes_ + committed_, step * sizeof(Node), PROT_READ | PROT_WRITE) == 0);
   committed_ += step;
 }

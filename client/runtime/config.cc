@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
 
 #include "allocator/device/simulated/simulated_backend.h"
 #include "base/interrupt.h"
 #include "client/runtime/config_impl.h"
 #include "client/runtime/context_maker.h"
 #include "client/runtime/device_choice.h"
+#include "client/runtime/environment_variable.h"
 #include "client/runtime/machine.h"
 #include "client/runtime/open_lease.h"
 #include "client/session/local_lease.h"
@@ -26,14 +26,9 @@ namespace {
 constexpr std::chrono::seconds kReturnPatience{2};
 constexpr std::chrono::milliseconds kLookEvery{20};
 
-std::optional<std::string> Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
 /// The variable's meaning for a Context.
 bool SwitchOr(const char* name, bool otherwise) {
-  const std::optional<std::string> value = Variable(name);
+  const std::optional<std::string> value = EnvironmentVariable(name);
   return value == "1" || (value != "0" && otherwise);
 }
 
@@ -100,13 +95,13 @@ std::shared_ptr<internal::ContextState> Config::Impl::Live() {
 }
 
 absl::StatusOr<ConfigState::Plan> Config::Impl::MakePlan(std::vector<std::string>& notes) const {
-  return state.MakePlan({.min_system_memory_mb = Variable("TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
-                         .min_multiprocessors = Variable("TF_MIN_GPU_MULTIPROCESSOR_COUNT")},
+  return state.MakePlan({.min_system_memory_mb = EnvironmentVariable("TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
+                         .min_multiprocessors = EnvironmentVariable("TF_MIN_GPU_MULTIPROCESSOR_COUNT")},
                         notes);
 }
 
 bool Config::Impl::IsInLease() const {
-  return !endpoint.local && !Variable("LGPU_LEASE").value_or("").empty();
+  return !endpoint.local && !EnvironmentVariable("LGPU_LEASE").value_or("").empty();
 }
 
 // The GPUs of the Config are the lease's devices. Of those on one card both lists have the lease's order.

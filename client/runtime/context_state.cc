@@ -62,7 +62,7 @@ KernelRegistry KernelsFor(const std::vector<LogicalDeviceInfo>& devices, const C
   return real ? KernelRegistry::ForCudaDevices(kernels) : KernelRegistry::ForSimulatedDevices(kernels);
 }
 
-constexpr std::size_t kMostOwners = 5;
+constexpr std::size_t kMostOwnersInRefusal = 5;
 
 constexpr char kInUse[] = "lgpu/memory-in-use";
 
@@ -77,7 +77,7 @@ absl::Status SayWhat(const absl::Status& status, const Device& device, const Op&
   if (!refusal) return status;
   refusal->what =
       Cat("output of op ", op.name, ", shape ", spec.shape.ToString(), ", ", DTypeName(spec.dtype));
-  if (device.is_gpu()) refusal->owners = device.memory().LargestOwners(kMostOwners);
+  if (device.is_gpu()) refusal->owners = device.memory().LargestOwners(kMostOwnersInRefusal);
   return PrefixedStatus(
       RefusalStatus(*refusal),
       Cat("OOM when allocating tensor with shape", spec.shape.ToString(), " and type ", DTypeName(spec.dtype),

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
 #include "allocator/device/cuda/cuda_backend.h"
+#include "client/runtime/environment_variable.h"
 #include "client/runtime/logical_plan.h"
 #include "lgpu/status.h"
 #include "lgpu/visibility.h"
@@ -16,11 +16,6 @@ namespace lgpu {
 namespace {
 
 using Cards = std::vector<const MachineCard*>;
-
-std::optional<std::string> Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
 
 std::string CardText(const MachineCard& card) {
   std::string text = "GPU " + std::to_string(card.index) + " (" + card.uuid + ")";
@@ -137,8 +132,8 @@ absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
 }
 
 DeviceEnvironment DeviceEnvironment::OfThisProcess() {
-  return {Variable("CUDA_VISIBLE_DEVICES"), Variable("CUDA_DEVICE_ORDER"),
-          Variable("TF_FORCE_GPU_ALLOW_GROWTH"), Variable("LGPU_LEASE").value_or("")};
+  return {EnvironmentVariable("CUDA_VISIBLE_DEVICES"), EnvironmentVariable("CUDA_DEVICE_ORDER"),
+          EnvironmentVariable("TF_FORCE_GPU_ALLOW_GROWTH"), EnvironmentVariable("LGPU_LEASE").value_or("")};
 }
 
 absl::Status CheckDevices(const std::vector<LogicalDeviceOptions>& devices) {

@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // The longest wait; a longer timeout would overflow the clock.
-constexpr std::chrono::hours kLongest{24};
+constexpr std::chrono::hours kLongestWait{24};
 // So long after its deadline a request ticks the broker itself: the maintenance thread is busy in the driver.
 constexpr std::chrono::milliseconds kLate{150};
 
@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<Chunk>> LocalRegionSource::Grow(const GrowRequest& re
   }
   const Clock::time_point now = Clock::now();
   const auto timeout =
-      std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongest);
+      std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongestWait);
   const Clock::time_point late = now + timeout + kLate;
   std::uint64_t seen = wakes_->count();
   Broker::Answer answer = broker_.Grow({.session = session_,

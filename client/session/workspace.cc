@@ -9,7 +9,7 @@ namespace lgpu {
 
 namespace {
 
-constexpr Bytes kMost = 32_MiB;
+constexpr Bytes kMostWorkspace = 32_MiB;
 constexpr Bytes kLeast = 128_KiB;    // no library does much with less
 constexpr std::uint64_t kShare = 8;  // of the limit
 
@@ -25,7 +25,7 @@ Workspace::Held::~Held() {
 
 Bytes Workspace::Size() const {
   const Bytes share = RoundDown(pool_.limit() / kShare, 4_KiB);
-  return share < kLeast ? Bytes() : std::min(share, kMost);
+  return share < kLeast ? Bytes() : std::min(share, kMostWorkspace);
 }
 
 std::shared_ptr<const Block> Workspace::Take(Bytes at_least) {

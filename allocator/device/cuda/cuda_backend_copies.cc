@@ -27,8 +27,6 @@ constexpr Bytes kInCommand = Bytes(std::uint64_t{64} << 10);
 constexpr Bytes kSpread = Bytes(std::uint64_t{32} << 20);
 constexpr unsigned kMostCarriers = 4;
 
-CUdeviceptr Address(const std::byte* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
-
 Bytes PieceAt(std::uint64_t done, Bytes bytes) { return std::min(CudaStaging::kPiece, bytes - Bytes(done)); }
 
 }  // namespace

@@ -27,6 +27,8 @@
 
 namespace lgpu {
 
+inline CUdeviceptr Address(const std::byte* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
 // A handle of the driver's, released with its last user.
 class CudaChunk {
  public:

@@ -11,11 +11,6 @@
 #include "lgpu/status.h"
 
 namespace lgpu {
-namespace {
-
-CUdeviceptr Address(const std::byte* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
-
-}  // namespace
 
 absl::StatusOr<CUcontext> CudaBackend::ContextOf(int device) {
   DeviceState& gpu = state(device);
