@@ -130,7 +130,7 @@ class Sessions {
     std::uint64_t device = 0;
   };
   Sessions() = default;
-  ::testing::TempDir directory_;
+  testing::TempDir directory_;
   std::unique_ptr<SessionHost> host_;
   std::vector<Each> each_;
 };

@@ -37,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 using testing::ChildProgram;
 using testing::DaemonProcess;
 using testing::Eventually;
-using ::testing::TempDir;
+using testing::TempDir;
 
 double Milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
