@@ -11,9 +11,9 @@ absl::StatusOr<StreamId> BackendFences::Add(StreamHandle stream) {
   const MutexLock lock(mutex_);
   const auto free = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.stream; });
   const auto id = static_cast<StreamId>(free - slots_.begin());
-  if (id == kMaxBackendStreams) {
+  if (id == kMaxStreams) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("this device has ", kMaxBackendStreams,
+        absl::StrCat("this device has ", kMaxStreams,
                      " streams already, which is the most\n"
                      "  try: give up a stream that is not used any more, or use one of them again"));
   }

@@ -17,7 +17,7 @@ class BackendFences final : public StreamFences {
  public:
   explicit BackendFences(DeviceWork& backend) : backend_(backend) {}
 
-  /// Gives the stream the lowest free number. RESOURCE_EXHAUSTED: kMaxBackendStreams have one.
+  /// Gives the stream the lowest free number. RESOURCE_EXHAUSTED: kMaxStreams have one.
   absl::StatusOr<StreamId> Add(StreamHandle stream);
   /// Waits until the stream has done its work; its number may then go to another stream. Memory that was
   /// allocated for the number or used on it may still be freed. INVALID_ARGUMENT for a number without a
