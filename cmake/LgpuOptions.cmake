@@ -18,7 +18,7 @@ set(LGPU_UNITY_DEFAULT OFF)
 if(CMAKE_BUILD_TYPE MATCHES "^Rel")
   set(LGPU_UNITY_DEFAULT ON)
 endif()
-option(LGPU_UNITY "Compile the command and the daemon in groups of files, in half of the time" ${LGPU_UNITY_DEFAULT})
+option(LGPU_UNITY "Compile libraries and tests in groups of files, in two thirds of the time" ${LGPU_UNITY_DEFAULT})
 
 option(LGPU_PRECOMPILE "Compile the headers of other libraries once for each library of lgpu" OFF)
 
@@ -45,7 +45,7 @@ if(LGPU_WERROR)
 endif()
 # Of a build with sanitizers only what computes for long is optimised: the optimiser takes half of the time to compile.
 set(LGPU_COMPUTES)
-set(LGPU_GENERATED)
+set(LGPU_GENERATED)  # of code by protoc beside such code
 if(LGPU_SANITIZE)
   set(LGPU_COMPUTES -O1)
   set(LGPU_GENERATED -O0)

@@ -33,7 +33,8 @@ function(lgpu_in_groups name)
   endif()
 endfunction()
 
-# lgpu_alone(FILE ...): files whose names in the anonymous namespace are those of other files too: in no group.
+# lgpu_alone(FILE ...): in no group, because other files have the same names in their anonymous namespaces, or tests link another
+# file in its place.
 function(lgpu_alone)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

@@ -211,7 +211,7 @@ bool GivingWay::MayBeHead(const Waiter& waiter) const {
   if (waiter.phase != Waiter::Phase::kCard || !waiter.is_patient || waiter.spec.ahead) return false;
   const Broker::TimePoint now = tables_.now();
   if (now >= waiter.spec.deadline || !askers_.MayAsk(waiter)) return false;
-  if (waiter.guarantee) return waiter.guarantee->what == GuaranteeWish::For::kNewLease;
+  if (waiter.guarantee) return waiter.guarantee->what == GuaranteeWish::For::kReservation;
   return tables_.sessions.at(waiter.spec.session).waits_longer &&
          (now < waiter.spec.asked_at + waiting_.give_way_wait || preemptible_.MayPreempt(waiter));
 }

@@ -15,7 +15,7 @@ absl::Status Guarantees::SetAside(WaiterId id, Waiter& waiter) {
     case GuaranteeWish::For::kResize:
       LGPU_RETURN_IF_ERROR(ResizeDevice(waiter));
       break;
-    case GuaranteeWish::For::kNewLease:
+    case GuaranteeWish::For::kReservation:
       LGPU_RETURN_IF_ERROR(SetAsideForLease(id, waiter));
       break;
   }

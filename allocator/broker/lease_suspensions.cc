@@ -412,7 +412,7 @@ std::size_t LeaseSuspensions::PlaceOf(LeaseKey lease) const {
     for (const WaiterId id : queue.Order()) {
       ++place;
       const Waiter& waiter = core_.waiting.waiters.at(id);
-      const bool is_its = waiter.guarantee && waiter.guarantee->what == GuaranteeWish::For::kNewLease &&
+      const bool is_its = waiter.guarantee && waiter.guarantee->what == GuaranteeWish::For::kReservation &&
                           waiter.guarantee->spec.lease == lease;
       if (is_its) last = std::max(last, place);
     }

@@ -57,7 +57,7 @@ PreemptibleLeases::Later PreemptibleLeases::YieldLater(const Waiter& waiter) con
 
 bool PreemptibleLeases::MayPreempt(const Waiter& waiter) const {
   if (waiter.guarantee) {
-    return waiter.guarantee->what == GuaranteeWish::For::kNewLease &&
+    return waiter.guarantee->what == GuaranteeWish::For::kReservation &&
            waiter.guarantee->spec.preemptible != Broker::Preemptible::kNever;
   }
   if (!waiter.charge) return false;

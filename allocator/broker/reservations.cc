@@ -20,7 +20,7 @@ WaiterId Reservations::Queue(const Reservations::Request& spec) {
   waiter.card = spec.card;
   waiter.user = spec.owner;
   waiter.waker = spec.waker;
-  waiter.guarantee = {.what = GuaranteeWish::For::kNewLease,
+  waiter.guarantee = {.what = GuaranteeWish::For::kReservation,
                       .spec = {.card = spec.card,
                                .limit = spec.bytes,
                                .lease = spec.lease,

@@ -27,11 +27,11 @@ struct ChargeWish {
 };
 
 /// A GuaranteeWish is what a Waiter has beside its GrowSpec if it asks for a guarantee of a card: for a
-/// device that is made or resized, or to be set aside for a lease that waits to be made.
+/// device that is made or resized, or to be reserved for a lease that waits to be made or to come back.
 struct GuaranteeWish {
-  enum class For { kNewDevice, kResize, kNewLease };
+  enum class For { kNewDevice, kResize, kReservation };
   For what = For::kNewDevice;
-  Broker::DeviceSpec spec;              // of the device; kNewLease: its owner and lease_name only
+  Broker::DeviceSpec spec;              // of the device; kReservation: its owner and lease_name only
   std::int64_t pid = 0;                 // of the lease's program; 0: unknown
   Ledger::LogicalOptions size = {};     // that the device is to have
   bool is_set_aside = false;            // the device is made, or has its new size

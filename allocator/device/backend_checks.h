@@ -28,7 +28,7 @@ struct HandleWords {
   const char* ended;  // "destroyed"
 };
 constexpr HandleWords kStreamWords = {.what = "stream", .end = "destroy", .ended = "destroyed"};
-constexpr std::size_t kMaxBackendStreams = 4096;  // of a backend
+constexpr std::size_t kMaxBackendStreams = 4096;
 /// NOT_FOUND.
 absl::Status UnknownHandleError(const HandleWords& words, std::uint64_t handle);
 /// RESOURCE_EXHAUSTED.

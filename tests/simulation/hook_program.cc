@@ -5,9 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/session/client_channel.h"
-#include "client/session/endpoint.h"
-#include "lgpu/status.h"
+#include "tests/simulation/attached_session.h"
 
 namespace lgpu::simulation {
 
@@ -25,25 +23,12 @@ void HookProgram::Run() {
 }
 
 std::unique_ptr<DaemonConnection> HookProgram::Open() {
-  const auto open = [this]() -> absl::StatusOr<std::unique_ptr<DaemonConnection>> {
-    const std::string path = SessionSocketPath(options_.directory);
-    LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
-    LGPU_ASSIGN_OR_RETURN(
-        std::unique_ptr<DaemonConnection> session,
-        DaemonConnection::Open(std::move(channel), {.directory = options_.directory,
-                                                    .reconnect_path = path,
-                                                    .runs_release = true,
-                                                    .makes_no_use = true,
-                                                    .on_change = [this] { changed_.NotifyAll(); }}));
-    LGPU_RETURN_IF_ERROR(session->Attach(options_.lease).status());
-    return session;
-  };
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> session = open();
-  if (session.ok()) return *std::move(session);
-  if (!absl::IsUnavailable(session.status())) {
-    options_.fail(absl::StrCat("the session with a hook fails: ", session.status().ToString()));
-  }
-  return nullptr;
+  return OpenAttached(options_.lease,
+                      {.directory = options_.directory,
+                       .runs_release = true,
+                       .makes_no_use = true,
+                       .on_change = [this] { changed_.NotifyAll(); }},
+                      options_.fail);
 }
 
 void HookProgram::Serve(DaemonConnection& session) {

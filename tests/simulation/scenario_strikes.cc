@@ -144,7 +144,7 @@ void Scenario::LetStandingGoOn() {
   }
 }
 
-// A program that dies leaves its parent, which ends. Who ends a parent ends its program, too.
+// The parent of a killed program ends by itself. A parent is killed together with its program only.
 void Scenario::StrikeTurner() {
   const Turner& turner = turners_[Below(turners_.size())];
   if (!turner.process->is_alive) return;

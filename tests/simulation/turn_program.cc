@@ -7,9 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/process.h"
-#include "client/session/client_channel.h"
-#include "client/session/endpoint.h"
-#include "lgpu/status.h"
+#include "tests/simulation/attached_session.h"
 
 namespace lgpu::simulation {
 namespace {
@@ -103,25 +101,12 @@ void TurnProgram::RunParent() {
 }
 
 std::unique_ptr<DaemonConnection> TurnProgram::OpenParent() {
-  const auto open = [this]() -> absl::StatusOr<std::unique_ptr<DaemonConnection>> {
-    const std::string path = SessionSocketPath(options_.directory);
-    LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
-    LGPU_ASSIGN_OR_RETURN(
-        std::unique_ptr<DaemonConnection> session,
-        DaemonConnection::Open(std::move(channel), {.directory = options_.directory,
-                                                    .reconnect_path = path,
-                                                    .suspends = true,
-                                                    .makes_no_use = true,
-                                                    .on_change = [this] { changed_.NotifyAll(); }}));
-    LGPU_RETURN_IF_ERROR(session->Attach(options_.lease).status());
-    return session;
-  };
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> session = open();
-  if (session.ok()) return *std::move(session);
-  if (!absl::IsUnavailable(session.status())) {
-    options_.fail(absl::StrCat("the parent of a program has no session: ", session.status().ToString()));
-  }
-  return nullptr;
+  return OpenAttached(options_.lease,
+                      {.directory = options_.directory,
+                       .suspends = true,
+                       .makes_no_use = true,
+                       .on_change = [this] { changed_.NotifyAll(); }},
+                      options_.fail);
 }
 
 void TurnProgram::ServeOrders(DaemonConnection& session) {

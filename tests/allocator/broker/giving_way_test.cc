@@ -455,7 +455,7 @@ TEST_F(GivingWayTest, ALeaseThatIsNotMadeAfterAllPays) {
                    .deadline = Broker::TimePoint::max()};
     waiter.card = card_;
     waiter.user = "dan";
-    waiter.guarantee = {.what = GuaranteeWish::For::kNewLease,
+    waiter.guarantee = {.what = GuaranteeWish::For::kReservation,
                         .spec = {.card = card_, .limit = 20_MiB, .lease = {}, .lease_name = "new"},
                         .size = {.limit = 20_MiB, .guarantee = 20_MiB}};
     const WaiterId id = waiting_.NewWaiter();
@@ -512,7 +512,7 @@ TEST_F(GivingWayTest, AGuaranteeThatWaitsForALeaseIsServedFromWhatWasGivenForIt)
                  .deadline = Broker::TimePoint::max()};
   waiter.card = card_;
   waiter.user = "dan";
-  waiter.guarantee = {.what = GuaranteeWish::For::kNewLease,
+  waiter.guarantee = {.what = GuaranteeWish::For::kReservation,
                       .spec = {.card = card_, .limit = 100_MiB, .lease = {}, .lease_name = "new"},
                       .size = {.limit = 100_MiB, .guarantee = 100_MiB}};
   const WaiterId id = waiting_.NewWaiter();

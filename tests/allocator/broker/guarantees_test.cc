@@ -26,7 +26,7 @@ class GuaranteesTest : public TablesFixture {
   }
   WaiterId SetAsideForLease(Bytes bytes) {
     const WaiterId id = waiting_.NewWaiter();
-    Waiter waiter = Request(GuaranteeWish::For::kNewLease, bytes);
+    Waiter waiter = Request(GuaranteeWish::For::kReservation, bytes);
     EXPECT_TRUE(guarantees_.SetAside(id, waiter).ok());
     return id;
   }
@@ -48,7 +48,7 @@ TEST_F(GuaranteesTest, WhatIsSetAsideForALeaseIsPromisedUntilItIsFreed) {
 
 TEST_F(GuaranteesTest, NothingChangesWhereTheCardHasTooLittle) {
   AddDevice(200_MiB, true);
-  for (const auto what : {GuaranteeWish::For::kNewLease, GuaranteeWish::For::kNewDevice}) {
+  for (const auto what : {GuaranteeWish::For::kReservation, GuaranteeWish::For::kNewDevice}) {
     Waiter waiter = Request(what, 64_MiB);
     EXPECT_TRUE(absl::IsResourceExhausted(guarantees_.SetAside(waiting_.NewWaiter(), waiter)));
     EXPECT_FALSE(waiter.guarantee->is_set_aside);

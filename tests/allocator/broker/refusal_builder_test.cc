@@ -125,7 +125,7 @@ TEST_F(RefusalBuilderTest, AWaitingLeaseIsToldUsersAndNoNamesOfLeases) {
                    .wanted = {},
                    .asked_at = now_,
                    .deadline = now_ + 1h};
-    waiter.guarantee = {.what = GuaranteeWish::For::kNewLease,
+    waiter.guarantee = {.what = GuaranteeWish::For::kReservation,
                         .spec = {.card = card_, .limit = bytes, .lease = {}}};
     EXPECT_FALSE(requests_.Settle(id, waiter));
     return id;
