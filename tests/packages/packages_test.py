@@ -57,7 +57,7 @@ esac
 """
 
 # Files that a package's removal may change: apt's own notes, logs, caches that are made anew, and this test's files.
-NOT_COMPARED = re.compile(r"/(proc|sys|dev|tmp|run/systemd|packages|src|ccache|wheels|root/\.cache)(/|$)|/var/(lib/(apt|dpkg)|cache|log)(/|$)|"
+NOT_COMPARED = re.compile(r"/(proc|sys|dev|tmp|run/systemd|packages|ccache|wheels|root/\.cache)(/|$)|/var/(lib/(apt|dpkg)|cache|log)(/|$)|"
                           r"/etc/ld\.so\.cache$|/usr/local/bin/(systemctl|demo_worker)$|/home/")
 
 
@@ -71,6 +71,10 @@ class Machine:
         self.root = root
         self.folder = "/packages"  # root's
         self.options = []  # of env, for root's commands
+
+    def inside(self, path):
+        """A path of the machine's, as seen from here."""
+        return self.root / path.lstrip("/")
 
     def run(self, command, user="root", check=False, timeout=600):
         """(what it prints, its exit code)"""
@@ -127,15 +131,16 @@ def expect(condition, what):
 
 
 def copy_tree(machine, source):
-    """The files of a clone, for root."""
-    tree = machine.root / "src/lgpu"
+    """The files of a clone, for root; where they are here, so that ccache finds groups of files, which name theirs by the whole
+    path."""
+    machine.folder = str(source)
+    tree = machine.inside(machine.folder)
     tree.mkdir(parents=True)
     listed = subprocess.run(["git", "-C", source, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], check=True,
                             capture_output=True).stdout
     packed = subprocess.run(["tar", "-C", source, "--null", "-T", "-", "--ignore-failed-read", "-c"], input=listed, check=True,
                             capture_output=True).stdout
     subprocess.run(["tar", "-C", tree, "--no-same-owner", "-x"], input=packed, check=True)
-    machine.folder = "/src/lgpu"
 
 
 def offer_what_is_there(machine):
@@ -167,11 +172,11 @@ def make_packages(machine, command, packages, same_compiler):
         differing = other_versions(machine)
         if differing:
             print(f"packages were not made in the bare Debian, for ccache would have nothing there: {', '.join(differing)}")
-            shutil.copytree(packages, machine.root / "src/lgpu/build/packages")
+            shutil.copytree(packages, machine.inside(machine.folder) / "build/packages")
             return
     printed, code = machine.run(command, timeout=4 * 3600)
     expect(code == 0, f"README.md: {command} in a bare Debian:\n" + "\n".join(printed.splitlines()[-40:]))
-    made = {package.name for package in (machine.root / "src/lgpu/build/packages").glob("*.deb")}
+    made = {package.name for package in (machine.inside(machine.folder) / "build/packages").glob("*.deb")}
     wanted = {package.name for package in packages.glob("*.deb")}
     expect(made == wanted, f"README.md: {command} in a bare Debian makes {sorted(made)}, and here {sorted(wanted)}")
 
@@ -265,7 +270,7 @@ def upgrade(machine, newer):
         subprocess.run(["sleep", "0.05"], check=True)
     expect(held() == f"{64 << 20},1",
            f"before the upgrade: {held()}\n{(machine.root / 'tmp/program.log').read_text(encoding='utf-8')}")
-    packages = machine.root / machine.folder.lstrip("/")
+    packages = machine.inside(machine.folder)
     for package in packages.glob("*.deb"):
         package.unlink()
     for package in newer.glob("*.deb"):
@@ -317,7 +322,7 @@ def main():
     machine.options = offer_what_is_there(machine)
     make_packages(machine, commands[0][1], packages, same_compiler)
     machine.options = []
-    machine.folder = "/src/lgpu/build/packages"
+    machine.folder += "/build/packages"
     files, users = machine.files(), machine.users()
     expect({user for user, _, _ in commands} == {"root", "anna", "ben"}, "README.md has lines of root, anna and ben")
     expect(any("exit code 75" in expected for _, _, expected in commands), "README.md shows a refusal")
