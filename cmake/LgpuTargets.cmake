@@ -5,7 +5,10 @@ function(lgpu_library name)
   add_library(${name} STATIC ${arg_SOURCES})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS} PRIVATE lgpu_options ${arg_PRIVATE_DEPENDS})
-  lgpu_precompile(${name})
+  list(LENGTH arg_SOURCES files)
+  if(files GREATER 4)  # what it saves for fewer is less than it takes
+    lgpu_precompile(${name})
+  endif()
 endfunction()
 
 # lgpu_precompile(NAME): where LGPU_PRECOMPILE is on, the compiler reads once for the whole library what most files include of
@@ -29,7 +32,7 @@ function(lgpu_in_groups name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${LGPU_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(LGPU_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # A member's type in the anonymous namespace of a .cc file: g++ takes the file for a header here.
-    target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 

@@ -20,7 +20,7 @@ using nb::literals::operator""_a;
 
 namespace {
 
-nb::dict DictOf(const PhysicalDeviceInfo& device) {
+nb::dict PhysicalDeviceDict(const PhysicalDeviceInfo& device) {
   nb::dict dict;
   dict["name"] = device.name;
   dict["device_type"] = device.device_type;
@@ -34,7 +34,7 @@ nb::dict DictOf(const PhysicalDeviceInfo& device) {
 }
 nb::list ListOf(const std::vector<PhysicalDeviceInfo>& devices) {
   nb::list list;
-  for (const PhysicalDeviceInfo& device : devices) list.append(DictOf(device));
+  for (const PhysicalDeviceInfo& device : devices) list.append(PhysicalDeviceDict(device));
   return list;
 }
 

@@ -41,7 +41,7 @@ dlpack::DataType TypeOf(DType dtype) {
   }
 }
 
-DType DTypeOf(const dlpack::DataType& type) {
+DType LgpuTypeOf(const dlpack::DataType& type) {
   for (const DType dtype :
        {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64, DType::kBFloat16, DType::kFloat16}) {
     const dlpack::DataType known = TypeOf(dtype);
@@ -254,7 +254,7 @@ struct Incoming {
 };
 
 Incoming Read(const dlpack::Array& array) {
-  const DType dtype = DTypeOf(array.dtype);
+  const DType dtype = LgpuTypeOf(array.dtype);
   if (dtype == DType::kInvalid) {
     throw StatusError(absl::InvalidArgumentError(
         "DLPack type (code " + std::to_string(array.dtype.code) + ", " + std::to_string(array.dtype.bits) +
@@ -301,9 +301,7 @@ Tensor FromCuda(PyContext& context, nb::handle array, int cuda_device) {
                 "): " + std::string(why.data(), why.size()));
   }
   const TensorImport target = Check(std::move(import));
-  const nb::object capsule =
-      nb::module_::import_("lgpu._arrays")
-          .attr("capsule_of")(array, reinterpret_cast<std::uintptr_t>(target.stream()));
+  const nb::object capsule = Arrays("capsule_of")(array, reinterpret_cast<std::uintptr_t>(target.stream()));
   return FromCapsule(context, capsule, &target, cuda_device);
 }
 

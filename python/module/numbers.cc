@@ -10,6 +10,7 @@
 #include "absl/container/inlined_vector.h"
 #include "python/module/errors.h"
 #include "python/module/scopes.h"
+#include "python/module/words.h"
 
 namespace lgpu::python {
 
@@ -142,7 +143,7 @@ std::optional<Tensor> ConstantOfNumbers(const Context& context, nb::handle value
 std::optional<Tensor> ConstantBeside(nb::handle tensor, nb::handle number) {
   const auto& beside = nb::cast<const Tensor&>(tensor);
   if (std::optional<Tensor> made = PlainBeside(beside, number.ptr())) return made;
-  const nb::object bytes = nb::module_::import_("lgpu._arrays").attr("number_beside")(tensor, number);
+  const nb::object bytes = Arrays("number_beside")(tensor, number);
   if (bytes.is_none()) return std::nullopt;
   const auto value = nb::cast<nb::bytes>(bytes);
   const auto* const data = reinterpret_cast<const std::byte*>(value.c_str());

@@ -13,6 +13,7 @@
 #include "python/module/errors.h"
 #include "python/module/numbers.h"
 #include "python/module/scopes.h"
+#include "python/module/words.h"
 
 // The operators of a Tensor. Those that numpy's arrays have and a Tensor has not raise a TypeError that says
 // what to write.
@@ -24,8 +25,6 @@ namespace nb = nanobind;
 namespace {
 
 using Binary = absl::StatusOr<Tensor> (*)(const Tensor&, const Tensor&);
-
-nb::object Arrays(const char* function) { return nb::module_::import_("lgpu._arrays").attr(function); }
 
 template <Binary op>
 Tensor OfTensors(const Tensor& a, const Tensor& b) {

@@ -123,7 +123,7 @@ void BindOtherOps(nb::module_& module) {
       .def(
           "cast",
           [](const Tensor& input, nb::handle dtype) {
-            const nb::object name = nb::module_::import_("lgpu._arrays").attr("name_of")(dtype);
+            const nb::object name = Arrays("name_of")(dtype);
             const DType to = DTypeOf(nb::cast<std::string>(name));
             return Check(InScopes([&] { return Cast(input, to); }));
           },

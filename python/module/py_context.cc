@@ -29,13 +29,13 @@ std::vector<std::weak_ptr<Context>>& All() {
 
 /// Any thread may let the last owner go, with the interpreter's lock or without it. At the end of the
 /// interpreter the Context has ended already, or a thread inside of it would be waited for: then it stays.
-void End(Context* context) {
+void EndContext(Context* context) {
   if (!ended.load()) LetGo(std::shared_ptr<Context>(context));
 }
 
 }  // namespace
 
-PyContext::PyContext(Context context) : context_(new Context(std::move(context)), &End) {
+PyContext::PyContext(Context context) : context_(new Context(std::move(context)), &EndContext) {
   context_->LetTensorsKeep(context_);
   std::erase_if(All(), [](const std::weak_ptr<Context>& one) { return one.expired(); });
   All().push_back(context_);

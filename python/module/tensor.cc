@@ -25,8 +25,6 @@ nb::object ShapeOfTensor(const Tensor& self) {
   return nb::tuple(dimensions);
 }
 
-nb::object Arrays(const char* function) { return nb::module_::import_("lgpu._arrays").attr(function); }
-
 void CopyInto(const Tensor& self, nb::handle target) {
   struct View {
     ~View() { PyBuffer_Release(&buffer); }

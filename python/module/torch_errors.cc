@@ -29,7 +29,7 @@ struct Parts {
 };
 
 // One for the process, as PyTorch is. Written once, by the first FindTorchErrors that succeeds; never freed.
-std::atomic<const Parts*> found{nullptr};
+std::atomic<const Parts*> parts_found{nullptr};
 
 constexpr const char* kConstructor =
     "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
@@ -46,7 +46,7 @@ void Destroy(void* error) {
 }  // namespace
 
 absl::Status FindTorchErrors(const std::vector<std::string>& libraries) {
-  if (found.load(std::memory_order_acquire) != nullptr) return absl::OkStatus();
+  if (parts_found.load(std::memory_order_acquire) != nullptr) return absl::OkStatus();
   const auto find = [&libraries](const char* name) -> void* {
     for (const std::string& file : libraries) {
       void* const library = ::dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
@@ -66,12 +66,12 @@ absl::Status FindTorchErrors(const std::vector<std::string>& libraries) {
   if (parts.type == nullptr) return absl::NotFoundError(kType);
   const Parts* expected = nullptr;
   const auto* const mine = new Parts(parts);
-  if (!found.compare_exchange_strong(expected, mine, std::memory_order_acq_rel)) delete mine;
+  if (!parts_found.compare_exchange_strong(expected, mine, std::memory_order_acq_rel)) delete mine;
   return absl::OkStatus();
 }
 
 void ThrowTorchOutOfMemory(const std::string& text) {
-  const Parts* const parts = found.load(std::memory_order_acquire);
+  const Parts* const parts = parts_found.load(std::memory_order_acquire);
   if (parts == nullptr) throw std::runtime_error(text);
   void* const error = abi::__cxa_allocate_exception(kMostBytes);
   std::memset(error, 0, kMostBytes);

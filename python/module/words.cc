@@ -45,4 +45,8 @@ std::string NameOf(DType dtype) {
 
 DevicePolicy PolicyOf(std::string_view word) { return Find(kPolicies, word, "the device policy"); }
 
+nanobind::object Arrays(const char* function) {
+  return nanobind::module_::import_("lgpu._arrays").attr(function);
+}
+
 }  // namespace lgpu::python

@@ -1,6 +1,8 @@
 #ifndef LGPU_PYTHON_MODULE_WORDS_H_
 #define LGPU_PYTHON_MODULE_WORDS_H_
 
+#include <nanobind/nanobind.h>
+
 #include <string>
 #include <string_view>
 
@@ -14,6 +16,9 @@ DType DTypeOf(std::string_view name);
 std::string NameOf(DType dtype);
 /// TensorFlow's words: "silent".
 DevicePolicy PolicyOf(std::string_view word);
+
+/// A function of lgpu._arrays.
+nanobind::object Arrays(const char* function);
 
 }  // namespace lgpu::python
 

@@ -10,7 +10,6 @@
 namespace lgpu::fake_cuda {
 namespace {
 
-constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 constexpr std::uint64_t kAlignment = 512;
 
 std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t unit) { return (bytes + unit - 1) / unit * unit; }

@@ -4,6 +4,7 @@
 // Device memory that the fake driver places by itself: for cuMemAlloc, pools, arrays and modules.
 
 #include <cuda.h>
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <map>
@@ -12,6 +13,9 @@
 #include "tests/fake_cuda/fake_process.h"
 
 namespace lgpu::fake_cuda {
+
+/// Of mmap: addresses alone.
+inline constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 // Callers of all of these hold Process::mutex.
 

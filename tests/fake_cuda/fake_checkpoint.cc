@@ -22,7 +22,6 @@ namespace {
 
 using Request = CheckpointTarget::Request;
 
-constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 constexpr int kPauseMicroseconds = 200;
 
 /// Memory of the card whose contents are in host memory.
@@ -298,13 +297,13 @@ void Server::SetState(CUprocessState state) {
   target_->state = static_cast<std::int32_t>(state);
 }
 
-struct Start {
+struct ThreadStart {
   Process& process;
   Completion registered;
 };
 
 void* ServeForEver(void* argument) {
-  auto& start = *static_cast<Start*>(argument);
+  auto& start = *static_cast<ThreadStart*>(argument);
   ::pthread_setname_np(::pthread_self(), "fake-checkpoint");
   Server server(start.process);
   const bool is_known = server.Register();
@@ -320,7 +319,7 @@ void ServeCheckpoints(Process& process) {
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  Start start{process, {}};
+  ThreadStart start{process, {}};
   pthread_t thread;
   if (::pthread_create(&thread, nullptr, ServeForEver, &start) == 0) {
     ::pthread_detach(thread);

@@ -14,8 +14,6 @@
 namespace lgpu::fake_cuda {
 namespace {
 
-constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-
 bool IsWhole(std::uint64_t number) { return number != 0 && number % kGranularity == 0; }
 
 CUresult FindHandle(Process& process, std::uint64_t handle, const char* call, Handle** found) {

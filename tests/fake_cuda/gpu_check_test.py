@@ -19,7 +19,7 @@ import time
 
 ROOT, BUILD = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
 PROGRAMS = ["daemon/lgpud", "cli/lgpu", "cli/lgpu-selftest", "tools/gpu_probe", "tests/contract/cuda_backend_test",
-            "tests/e2e/e2e_cuda_test", "tests/e2e/e2e_client", "tests/kernels/kernels_cuda_test"]
+            "tests/e2e/e2e_cuda_tests_concurrent", "tests/e2e/e2e_client", "tests/kernels/kernels_cuda_test"]
 PATIENCE = 240
 
 
