@@ -17,12 +17,21 @@ constinit thread_local InterruptScope* innermost = nullptr;
 
 }  // namespace
 
-InterruptScope::InterruptScope(std::function<bool()> is_interrupted)
-    : is_interrupted_(std::move(is_interrupted)), outer_(std::exchange(innermost, this)) {}
+InterruptScope::InterruptScope(std::function<bool()> is_interrupted, std::function<void()> before_wait)
+    : is_interrupted_(std::move(is_interrupted)),
+      before_wait_(std::move(before_wait)),
+      outer_(std::exchange(innermost, this)) {}
 
 InterruptScope::~InterruptScope() { innermost = outer_; }
 
+void Interrupt::BeforeWait() {
+  for (InterruptScope* scope = innermost; scope != nullptr; scope = scope->outer_) {
+    if (scope->before_wait_) std::exchange(scope->before_wait_, nullptr)();
+  }
+}
+
 Interrupt::TimePoint Interrupt::NextQuestion(TimePoint deadline) {
+  BeforeWait();
   InterruptScope* const scope = innermost;
   if (scope == nullptr) return deadline;
   if (scope->interrupted_) return std::min(deadline, Clock::now());

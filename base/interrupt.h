@@ -15,6 +15,9 @@ class Interrupt {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
+  /// The thread is about to wait, or to do what may take long: its scopes give up the program's lock. The
+  /// waits below, and those that ask by themselves, need no call of it.
+  static void BeforeWait();
   /// A wait until `deadline` that asks by itself ends here at the latest, to call Happened. Without a scope:
   /// `deadline`. After an interrupt: in the past.
   static TimePoint NextQuestion(TimePoint deadline);

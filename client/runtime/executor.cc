@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "base/interrupt.h"
 #include "client/runtime/copies.h"
 #include "client/runtime/memory_report.h"
 #include "client/runtime/scope_stack.h"
@@ -201,6 +202,19 @@ class TimedLauncher final : public Launcher {
   std::unique_ptr<StreamTimer> timer_;
 };
 
+/// Whether the op takes some microseconds and no more: no GPU, no copy, few elements.
+bool IsShort(std::span<const Tensor* const> inputs, const TensorSpec& output, const Device& device) {
+  constexpr std::int64_t kFew = 4096;
+  if (device.is_gpu() && device.cuda_device() >= 0) return false;
+  std::int64_t elements = output.shape.elements();
+  for (const Tensor* input : inputs) {
+    const auto& buffer = TensorBuffer::Of(*input);
+    if (&buffer->device() != &device) return false;
+    elements += buffer->spec().shape.elements();
+  }
+  return elements <= kFew;
+}
+
 /// Brings the inputs to the device that was chosen, and runs the op there.
 absl::StatusOr<Outputs> RunOn(ContextState& state, const Op& op, std::span<const Tensor* const> inputs,
                               const Inputs<TensorSpec>& specs, const TensorSpec& spec,
@@ -256,6 +270,7 @@ absl::StatusOr<Outputs> ExecuteAll(const Op& op, std::span<const Tensor* const> 
   LGPU_ASSIGN_OR_RETURN(const TensorSpec spec, op.Infer(specs, attributes));
   const DType dtype = specs[0].dtype;
   LGPU_ASSIGN_OR_RETURN(Decision decision, Decide(*state, op, dtype, NearInputs(*state, op, inputs, specs)));
+  if (!IsShort(inputs, spec, *decision.device)) Interrupt::BeforeWait();
   if (decision.placement.kernel->needs_library) {
     // Other errors than a missing library may pass.
     const absl::Status opened = decision.device->OpenLibrary();

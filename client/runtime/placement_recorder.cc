@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "base/this_thread.h"
 #include "client/runtime/device_text.h"
 #include "kernels/registry.h"
@@ -53,6 +54,7 @@ PlacementRecorder::PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFo
 }
 
 void PlacementRecorder::Log(std::string_view line) const {
+  Interrupt::BeforeWait();  // the sink may need the program's lock, and stderr may be a pipe
   if (sink_) {
     const ThisThread::SinkCall inside;
     sink_(line);

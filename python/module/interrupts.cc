@@ -25,23 +25,33 @@ bool IsMainThread() {
   return this_thread == Kind::kMain;
 }
 
-}  // namespace
-
-InterruptibleCall::InterruptibleCall() {
-  if (IsMainThread()) scope_.emplace([this] { return RunHandlers(); });
-}
-
-// Handlers, and finalizers that run beside them, find the thread as a sink does: inside of a call that waits.
-bool InterruptibleCall::RunHandlers() {
+/// Whether a handler raised. Handlers, and finalizers that run beside them, find the thread as a sink does:
+/// inside of a call that waits.
+bool RunHandlers(std::optional<nanobind::python_error>& raised) {
   const WithLock lock;
   if (!lock) return false;
   const SinkCall call;
   if (PyErr_CheckSignals() == 0) return false;
-  raised_.emplace();
+  raised.emplace();
   return true;
 }
 
+}  // namespace
+
+InterruptibleCall::InterruptibleCall() {
+  if (IsMainThread()) scope_.emplace([this] { return RunHandlers(raised_); });
+}
+
 void InterruptibleCall::Rethrow() {
+  if (raised_) throw nanobind::python_error(std::move(*raised_));
+}
+
+BriefCall::BriefCall()
+    : scope_([this] { return IsMainThread() && RunHandlers(raised_); }, [this] { without_lock_.emplace(); }) {
+}
+
+void BriefCall::End() {
+  without_lock_.reset();
   if (raised_) throw nanobind::python_error(std::move(*raised_));
 }
 

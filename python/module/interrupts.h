@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lgpu/interrupt.h"
+#include "python/module/lock.h"
 
 namespace lgpu::python {
 
@@ -24,10 +25,26 @@ class InterruptibleCall {
   void Rethrow();
 
  private:
-  bool RunHandlers();
-
   std::optional<nanobind::python_error> raised_;
   std::optional<InterruptScope> scope_;
+};
+
+/// As an InterruptibleCall, for a call that most often is short: the interpreter's lock is kept until the
+/// call waits, or does what may take long. On every thread.
+class BriefCall {
+ public:
+  BriefCall();
+  BriefCall(const BriefCall&) = delete;
+  BriefCall& operator=(const BriefCall&) = delete;
+
+  bool is_interrupted() const { return raised_.has_value(); }
+  /// Takes the lock again, if it was given up, and throws what a signal's handler raised, if one did.
+  void End();
+
+ private:
+  std::optional<nanobind::python_error> raised_;
+  std::optional<WithoutLock> without_lock_;
+  InterruptScope scope_;
 };
 
 }  // namespace lgpu::python

@@ -57,7 +57,8 @@ PyObject* Guarded(const Call& call) {
 
 template <typename Op>
 PyObject* Ran(const Op& op) {
-  absl::StatusOr<Tensor> made = InScopes(op);
+  const OpenScopes scopes;
+  absl::StatusOr<Tensor> made = Briefly(op);
   if (made.ok()) return Wrapped(*std::move(made));
   SetPythonError(made.status());
   return nullptr;

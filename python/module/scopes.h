@@ -85,6 +85,21 @@ auto Waiting(Call&& call) {
   interruptible.Rethrow();
   return result;
 }
+/// As Waiting, for a call that most often is short: the lock is given up only when it is not.
+template <typename Call>
+auto Briefly(Call&& call) {
+  BriefCall brief;
+  auto result = [&] {
+    const OutermostCall outermost;
+    auto made = std::forward<Call>(call)();
+    if (brief.is_interrupted()) {
+      [[maybe_unused]] const auto dropped = std::move(made);
+    }
+    return made;
+  }();
+  brief.End();
+  return result;
+}
 /// As Waiting, in the scopes of the caller.
 template <typename Call>
 auto InScopes(Call&& call) {

@@ -156,6 +156,28 @@ class MemoryTest(unittest.TestCase):
             memory.free(memory.allocate("24MiB"))
             thread.join()
 
+    def test_a_short_op_that_waits_lets_the_thread_run_that_frees(self):
+        with lgpu.Context(memory_limit="32MiB", allocation_timeout=20, endpoint=LOCAL) as ctx:
+            started, waits = threading.Event(), []
+            short = ctx.fill([1024], 1.0)
+
+            def free():
+                held = ctx.fill([6 * MIB], 1.0)
+                started.set()
+                while not waits:
+                    pass
+                del held
+
+            thread = threading.Thread(target=free)
+            thread.start()
+            started.wait()
+            left = 32 * MIB - ctx.memory_info("GPU:0")["current"]
+            rest = ctx.fill([(left - 2048) // 4], 1.0)  # the op below needs 4096 bytes
+            waits.append(True)  # the other thread needs the interpreter's lock from here on
+            self.assertEqual((short + short).numpy()[0], 2.0)
+            thread.join()
+            self.assertGreater(rest.nbytes, 7 * MIB)
+
     def test_the_interpreter_ends_with_everything_open(self):
         code = """if True:
             import lgpu, sys, threading

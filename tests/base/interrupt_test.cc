@@ -48,6 +48,31 @@ TEST(InterruptTest, AWaitAsksWithoutTheMutexAndNoMoreAfterAYes) {
   EXPECT_TRUE(absl::IsCancelled(Interrupt::Error()));
 }
 
+TEST(InterruptTest, BeforeTheFirstWaitEachScopeGivesUpTheProgramsLock) {
+  int outer_gave_up = 0, inner_gave_up = 0;
+  const auto is_interrupted = [] { return false; };
+  {
+    const InterruptScope outer(is_interrupted, [&] { ++outer_gave_up; });
+    {
+      const InterruptScope inner(is_interrupted, [&] { ++inner_gave_up; });
+      EXPECT_EQ(outer_gave_up + inner_gave_up, 0) << "nothing waits yet";
+      Mutex mutex;
+      CondVar changed;
+      const MutexLock lock(mutex);
+      EXPECT_FALSE(Interrupt::WaitUntil(changed, mutex, Clock::now()));
+      EXPECT_EQ(inner_gave_up, 1);
+      EXPECT_EQ(outer_gave_up, 1);
+      EXPECT_TRUE(Interrupt::SleepUntil(Clock::now()));
+    }
+    Interrupt::BeforeWait();
+    EXPECT_EQ(inner_gave_up, 1);
+    EXPECT_EQ(outer_gave_up, 1) << "once";
+  }
+  const InterruptScope next(is_interrupted, [&] { ++outer_gave_up; });
+  Interrupt::BeforeWait();
+  EXPECT_EQ(outer_gave_up, 2);
+}
+
 TEST(InterruptTest, WaitsThatEndEarlyEachTimeAskAllTheSame) {
   Mutex mutex;
   CondVar changed;

@@ -21,12 +21,17 @@ namespace lgpu {
 /// everything as it leaves it when its time is over. A call that could be completed all the same returns its
 /// result.
 ///
+/// A program whose threads share a lock, as an interpreter's, may keep it over short calls: `before_wait`
+/// gives it up. A call of the scope's thread calls it once, before it waits, writes a line of the log, uses a
+/// driver, or computes more than some thousand elements. It may be called while lgpu holds locks of its own:
+/// it must neither wait nor call lgpu.
+///
 /// The driver, kernels and OpenBLAS are not interrupted. Of several scopes of a thread, waits ask the
 /// innermost one. Without a scope waits ask nothing. A scope ends on the thread that made it, before the
 /// scopes that it lies in.
 class LGPU_API InterruptScope {
  public:
-  explicit InterruptScope(std::function<bool()> is_interrupted);
+  explicit InterruptScope(std::function<bool()> is_interrupted, std::function<void()> before_wait = {});
   ~InterruptScope();
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
@@ -35,6 +40,7 @@ class LGPU_API InterruptScope {
   friend class Interrupt;
 
   const std::function<bool()> is_interrupted_;
+  std::function<void()> before_wait_;  // empty: there is none, or it was called
   InterruptScope* const outer_;
   std::chrono::steady_clock::time_point next_question_{};  // of the first wait on
   bool interrupted_ = false;
