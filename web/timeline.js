@@ -19,9 +19,10 @@ function ofCard(data) {
   return { stacked, lines, refusals: [] };
 }
 
-/** Series of a lease: used, held and the limit of each logical device. */
+/** Series of a lease: used, held and the limit of each logical device; and what is in host memory while it is suspended. */
 function ofLease(data) {
   const lines = [];
+  if (data.suspended_bytes?.some((value) => value > 0)) lines.push({ name: "in host memory", values: data.suspended_bytes, area: true });
   const refusals = new Map();
   data.devices.forEach((device) => {
     const name = shortDevice(device.name);

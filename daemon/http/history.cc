@@ -140,6 +140,10 @@ void History::AddLease(const v1::LeaseStats& stats, std::int64_t now_ms) {
                      {device.used_bytes(), device.held_bytes(), device.charged_bytes(), device.limit_bytes()},
                      static_cast<std::uint32_t>(std::min<std::uint64_t>(more, 1'000'000)));
   }
+  const auto lease = leases_.find(stats.id());
+  if (lease == leases_.end()) return;
+  const bool is_suspended = stats.suspension().in_host_memory();
+  lease->second.suspended.Add(now_ms, {is_suspended ? stats.suspension().bytes() : 0}, 0);
 }
 
 void History::ForgetEnded(std::int64_t now_ms) {
@@ -232,6 +236,7 @@ json History::OfLease(const Viewer& viewer, const std::string& id, const Window&
   }
   result["lease"] = {{"id", id}, {"name", found->second.name}};
   result["ended"] = found->second.last_ms != now_ms_;
+  result["suspended_bytes"] = NumbersOf(Thin(found->second.suspended, columns), 0);
   const std::array<const char*, Series::kNumbers> names = {"used_bytes", "held_bytes", "charged_bytes",
                                                            "memory_limit_bytes"};
   for (const auto& [key, device] : found->second.devices) {

@@ -84,6 +84,23 @@ TEST(HistoryTest, ALeaseHasItsCourseItsLimitAndItsRefusals) {
   EXPECT_EQ(refusals, 3u);  // those before the first look are not of this time
 }
 
+TEST(HistoryTest, ASuspensionIsPartOfTheCourse) {
+  History history;
+  for (int i = 0; i < 60; ++i) {
+    v1::StatsSnapshot snapshot = At(5000 + i, 10);
+    if (i >= 20 && i < 40) {
+      v1::LeaseSuspension& suspension = *snapshot.mutable_leases(0)->mutable_suspension();
+      suspension.set_in_host_memory(i >= 25);  // before it is on the way
+      suspension.set_bytes(10);
+    }
+    history.Add(snapshot);
+  }
+  const json suspended = history.OfLease(kRoot, "l-1", {.seconds = 60, .width = 60})["suspended_bytes"];
+  ASSERT_EQ(suspended.size(), 60u);
+  EXPECT_EQ(std::count(suspended.begin(), suspended.end(), json(10)), 15);
+  EXPECT_EQ(suspended.back(), 0);
+}
+
 TEST(HistoryTest, ThinsToTheWidthWithTheLargestValueOfEachColumn) {
   History history;
   for (int i = 0; i < 300; ++i) history.Add(At(9000 + i, i == 150 ? 400 : 10));
