@@ -434,7 +434,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Devi
                                                            .tick_waker = foundation.tick_waker,
                                                            .preempt_waker = foundation.preempt_waker,
                                                            .max_drain = config.max_drain,
-                                                           .give_way_wait = config.give_way_wait}));
+                                                           .give_way_wait = config.give_way_wait,
+                                                           .min_run = config.min_run}));
   auto impl = std::make_unique<Impl>(config, registry, std::move(foundation));
   LGPU_RETURN_IF_ERROR(impl->Start(registry.backend(), found));
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));

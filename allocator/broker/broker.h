@@ -77,6 +77,8 @@ class Broker {
     std::chrono::milliseconds max_drain = std::chrono::seconds(2);
     /// A request waits at most so long for memory that idle leases are asked to give up; 0: none is asked.
     std::chrono::milliseconds give_way_wait = std::chrono::seconds(60);
+    /// A lease that gives way at work works at least so long first (GivingWay).
+    std::chrono::milliseconds min_run = std::chrono::seconds(10);
     std::function<TimePoint()> clock = std::chrono::steady_clock::now;  // monotonic
   };
 

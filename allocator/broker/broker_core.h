@@ -38,7 +38,7 @@ struct BrokerCore {
         leaves_process(options.leaves_process),
         now(options.clock),
         tables(grant_log, options),
-        waiting(tables, options.max_drain, options.give_way_wait) {}
+        waiting(tables, options.max_drain, options.give_way_wait, options.min_run) {}
 
   DeviceMemory& backend;
   GrantLog& log;

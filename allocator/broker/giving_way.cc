@@ -295,7 +295,7 @@ std::optional<Broker::TimePoint> GivingWay::IdleSince(LeaseKey lease, const Rele
 bool GivingWay::HasWorkedEnough(LeaseKey lease, const ReleaseRecord& record) const {
   const Broker::TimePoint now = tables_.now();
   if (!preemptible_.GivesWayAtWork(lease) || now < record.rests_until) return false;
-  return now >= record.runs_since + std::max<Broker::TimePoint::duration>(kMinRun, 10 * record.took);
+  return now >= record.runs_since + std::max<Broker::TimePoint::duration>(waiting_.min_run, 10 * record.took);
 }
 
 std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter) {

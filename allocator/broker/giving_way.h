@@ -31,7 +31,7 @@ namespace lgpu {
 /// that gave nothing rests for a minute, and for twice as long each time after that. Users whose programs
 /// gave such requests up make no lease give way for a while (AskerAccounts).
 ///
-/// A lease that gives way at work is suspended then, too, when it has run for kMinRun, or for ten times as
+/// A lease that gives way at work is suspended then, too, when it has run for `min_run`, or for ten times as
 /// long as its moves take, whichever is longer. So each request is served in the end, and at most one part
 /// in eleven of a program's time is spent on moves: an idle lease that comes back is asked again only after
 /// it was idle for twice as long as its moves take.
@@ -49,8 +49,6 @@ class GivingWay {
   static constexpr std::chrono::seconds kIdleAfter{1};
   /// At the least: uses are known to the second, and the broker is told them once a second.
   static constexpr std::chrono::seconds kIdleForSuspension{2};
-  /// A lease that gives way at work has at least so long.
-  static constexpr std::chrono::seconds kMinRun{10};
   /// Memory may come back so long after the hook has ended.
   static constexpr std::chrono::seconds kSettle{5};
   static constexpr std::chrono::seconds kFirstRest{60};

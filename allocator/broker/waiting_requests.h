@@ -20,12 +20,16 @@ namespace lgpu {
 /// Not thread-safe: the broker's lock guards them. The tables outlive them.
 struct WaitingRequests {
   WaitingRequests(BrokerTables& broker_tables, std::chrono::milliseconds longest_turn,
-                  std::chrono::milliseconds longest_giving_way)
-      : tables(broker_tables), max_drain(longest_turn), give_way_wait(longest_giving_way) {}
+                  std::chrono::milliseconds longest_giving_way, std::chrono::milliseconds shortest_run)
+      : tables(broker_tables),
+        max_drain(longest_turn),
+        give_way_wait(longest_giving_way),
+        min_run(shortest_run) {}
 
   BrokerTables& tables;
   const std::chrono::milliseconds max_drain;
   const std::chrono::milliseconds give_way_wait;
+  const std::chrono::milliseconds min_run;
   std::map<CardId, CardQueue> queues;       // of all cards, of the ids of waiters
   std::map<WaiterId, Waiter> waiters;       // those that wait, and those whose answer was not taken
   std::map<WaiterId, LogicalId> set_aside;  // devices that no lease has, for leases and for GivingWay

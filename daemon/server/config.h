@@ -99,6 +99,8 @@ struct Config {
       std::chrono::seconds(2);  // how long a waiting request holds other requests back
   /// How long a request may wait for memory that idle leases are asked to give up.
   std::chrono::milliseconds give_way_wait = std::chrono::seconds(60);
+  /// How long a lease that gives way at work works first, at least.
+  std::chrono::milliseconds min_run = std::chrono::seconds(10);
   std::vector<StaticDeviceConfig> static_devices;
   LeasePolicy policy;
   std::uint32_t kept_events = 1024;

@@ -389,6 +389,8 @@ constexpr std::uint32_t kMany = 1u << 20;
 constexpr std::chrono::milliseconds kShortestTurn{100};
 constexpr std::chrono::milliseconds kLongestTurn = std::chrono::minutes(1);
 constexpr std::chrono::minutes kLongestGivingWay{10};
+constexpr std::chrono::milliseconds kShortestRun{100};
+constexpr std::chrono::minutes kLongestRun{60};
 
 std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
   return {
@@ -409,6 +411,7 @@ std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
                               reader.Duration("max_drain", config.max_drain, kShortestTurn, kLongestTurn),
                               reader.Duration("give_way_wait", config.give_way_wait,
                                               std::chrono::milliseconds(0), kLongestGivingWay),
+                              reader.Duration("min_run", config.min_run, kShortestRun, kLongestRun),
                               reader.Mode("default_mode", config.policy.preallocate)}),
       reader.Table("caps", {reader.Caps("users", config.policy.user_caps),
                             reader.Caps("groups", config.policy.group_caps)}),

@@ -30,6 +30,7 @@ std::vector<Setting> Values(const Config& config) {
           {"memory.on_uncharged", config.on_uncharged, ""},
           {"memory.max_drain", absl::StrCat(config.max_drain.count(), "ms"), ""},
           {"memory.give_way_wait", absl::StrCat(config.give_way_wait.count(), "ms"), ""},
+          {"memory.min_run", absl::StrCat(config.min_run.count(), "ms"), ""},
           {"memory.default_mode", config.policy.preallocate ? "preallocate" : "growth", ""},
           {"placements.records", absl::StrCat(config.policy.placement_records), ""},
           {"events.kept", absl::StrCat(config.kept_events), ""},

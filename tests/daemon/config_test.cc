@@ -65,6 +65,7 @@ sparse = true
 reserve = "64MiB"
 overhead_allowance = "1.5MiB"
 max_drain = "1.5s"
+min_run = "300ms"
 [caps.users.alice]
 memory_limit = "8GiB"
 guarantee = "2GiB"
@@ -94,6 +95,7 @@ kept = 6
   EXPECT_EQ(config.reserve, 64_MiB);
   EXPECT_EQ(config.overhead_allowance, Bytes(1536 * 1024));
   EXPECT_EQ(config.max_drain, std::chrono::milliseconds(1500));
+  EXPECT_EQ(config.min_run, std::chrono::milliseconds(300));
   EXPECT_THAT(config.policy.user_caps, ::testing::UnorderedElementsAre(
                                            CapConfig{.name = "alice",
                                                      .memory_limit = 8_GiB,

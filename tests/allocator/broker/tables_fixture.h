@@ -57,7 +57,7 @@ class TablesFixture : public ::testing::Test {
 
  protected:
   BrokerTables tables_{log_, options_};
-  WaitingRequests waiting_{tables_, options_.max_drain, options_.give_way_wait};
+  WaitingRequests waiting_{tables_, options_.max_drain, options_.give_way_wait, options_.min_run};
   CardId card_;
 };
 
