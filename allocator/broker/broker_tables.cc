@@ -1,12 +1,37 @@
 #include "allocator/broker/broker_tables.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
+namespace {
+
+// SumsByKey are amounts by key, zero at first. A check makes a few of them after each change of the ledger in
+// the simulator: a sorted vector costs one allocation.
+template <typename Key>
+class SumsByKey {
+ public:
+  Bytes& operator[](Key key) {
+    if (last_ < sums_.size() && sums_[last_].first == key) return sums_[last_].second;
+    const auto is_before = [](const auto& sum, Key sought) { return sum.first < sought; };
+    auto place = std::lower_bound(sums_.begin(), sums_.end(), key, is_before);
+    if (place == sums_.end() || key < place->first) place = sums_.insert(place, {key, Bytes()});
+    last_ = static_cast<std::size_t>(place - sums_.begin());
+    return place->second;
+  }
+
+ private:
+  std::vector<std::pair<Key, Bytes>> sums_;
+  std::size_t last_ = 0;  // of the last key: chunks of a session lie together
+};
+
+}  // namespace
 
 Bytes CardCharge::HeldInAll() const {
   Bytes sum;
@@ -150,8 +175,8 @@ absl::Status BrokerTables::CheckMayGrow(const SessionEntry& session) const {
 
 absl::Status BrokerTables::CheckInvariants() const {
   LGPU_RETURN_IF_ERROR(ledger.CheckInvariants());
-  std::map<LogicalId, Bytes> granted, leaving;
-  std::map<SessionId, Bytes> held;
+  SumsByKey<LogicalId> granted, leaving;
+  SumsByKey<SessionId> held;
   for (const auto& [id, chunk] : chunks) {
     const bool leaves =
         chunk.state == ChunkEntry::State::kReturning || chunk.state == ChunkEntry::State::kDraining;
@@ -192,7 +217,7 @@ absl::Status BrokerTables::CheckInvariants() const {
 }
 
 absl::Status BrokerTables::CheckCharges() const {
-  std::map<LogicalId, Bytes> lent;
+  SumsByKey<LogicalId> lent;
   for (const auto& [id, session] : sessions) {
     for (const auto& [card, charge] : session.charges) {
       const Bytes held = charge.HeldInAll();

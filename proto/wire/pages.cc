@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cinttypes>
 #include <cstddef>
@@ -205,12 +206,19 @@ PlainResult<std::shared_ptr<const ClientPage>> SecondView(ClientPage& page) {
   });
 }
 
-// The words before the ring.
-constexpr std::size_t kHeadWords = offsetof(ClientPage, ring) / sizeof(std::uint64_t);
+using DeviceCounters = std::array<ClientPage::Device, ClientPage::kMaxDevices>;
+
+// The words of the page up to the last slot of the ring that has a record. Reading the other slots would give
+// them memory.
+std::size_t UsedWords(const ClientPage& page) {
+  constexpr std::size_t kBeforeSlots = offsetof(ClientPage, ring) + offsetof(PlacementRing, slots);
+  const std::uint64_t slots = std::min(page.ring.head.load(std::memory_order_relaxed), PlacementRing::kSlots);
+  return (kBeforeSlots + slots * sizeof(PlacementRing::Slot)) / sizeof(std::uint64_t);
+}
 
 // Adds the writes to the old page between its copy and its replacement. Most counters rise and fall by
 // additions; the peak and the count of ops only grow; names of ops are written once.
-void AddLateWrites(const ClientPage& old, const ClientPage& copied, ClientPage& fresh) {
+void AddLateWrites(const ClientPage& old, const DeviceCounters& copied, ClientPage& fresh) {
   const auto raise = [](std::atomic<std::uint64_t>& value, std::uint64_t to) {
     std::uint64_t seen = value.load(std::memory_order_relaxed);
     while (seen < to && !value.compare_exchange_weak(seen, to, std::memory_order_release)) {
@@ -221,7 +229,7 @@ void AddLateWrites(const ClientPage& old, const ClientPage& copied, ClientPage& 
     for (const auto counter :
          {&Device::used, &Device::requested, &Device::live_blocks, &Device::allocations, &Device::refusals}) {
       const std::uint64_t missing = (old.devices[i].*counter).load(std::memory_order_relaxed) -
-                                    (copied.devices[i].*counter).load(std::memory_order_relaxed);
+                                    (copied[i].*counter).load(std::memory_order_relaxed);
       (fresh.devices[i].*counter).fetch_add(missing, std::memory_order_relaxed);
     }
     for (const auto count : {&Device::peak_used, &Device::ops}) {
@@ -248,21 +256,22 @@ PlainStatus SharedPages::ReplaceStatsPage(MapMemory map, SharedPage<const StatsP
 PlainStatus SharedPages::ReplaceClientPage(MapMemory map, SharedPage<ClientPage>& page, UniqueFd fd) {
   LGPU_PLAIN_ASSIGN_OR_RETURN(opened, const SharedPage<ClientPage> fresh, OpenClientPage(map, std::move(fd)));
   using Word = std::atomic<std::uint64_t>;
-  static_assert(kClientPageBytesWithoutCharges % sizeof(Word) == 0);
   LGPU_PLAIN_ASSIGN_OR_RETURN(view, const std::shared_ptr<const ClientPage> old, SecondView(*page));
-  const auto copied = std::make_unique<ClientPage>();
+  DeviceCounters copied{};
   // Charges begin anew: the fresh page's daemon lends again.
-  constexpr std::size_t kCopied = kClientPageBytesWithoutCharges / sizeof(Word);
+  const std::size_t used = UsedWords(*page);
+  constexpr std::size_t kFirstCounter = offsetof(ClientPage, devices) / sizeof(Word);
   const Word* const from = reinterpret_cast<const Word*>(page.get());
   Word* const to = reinterpret_cast<Word*>(fresh.get());
-  Word* const seen = reinterpret_cast<Word*>(copied.get());
-  for (std::size_t i = 0; i < kCopied; ++i) {
+  Word* const seen = reinterpret_cast<Word*>(copied.data());
+  for (std::size_t i = 0; i < used; ++i) {
     const std::uint64_t word = from[i].load(std::memory_order_relaxed);
     to[i].store(word, std::memory_order_relaxed);
-    if (i < kHeadWords) seen[i].store(word, std::memory_order_relaxed);
+    const bool is_counter = i >= kFirstCounter && i < kFirstCounter + sizeof(copied) / sizeof(Word);
+    if (is_counter) seen[i - kFirstCounter].store(word, std::memory_order_relaxed);
   }
   LGPU_PLAIN_RETURN_IF_ERROR(MapOver(page.get(), fresh.fd(), sizeof(ClientPage), PROT_READ | PROT_WRITE));
-  AddLateWrites(*old, *copied, *fresh);
+  AddLateWrites(*old, copied, *fresh);
   return {};
 }
 

@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -152,6 +154,29 @@ TEST(SharedPagesTest, AReplacedPageHasTheChargesOfItsOwnDaemon) {
     EXPECT_EQ((*client)->charges.cards[0].free.load(), lent);
     EXPECT_EQ((*next)->devices[3].used.load(), 7u);
   }
+}
+
+TEST(SharedPagesTest, AReplacedPageHasTheRecordsOfItsRingAndNoMemoryForUnusedSlots) {
+  auto daemon = SharedPages::CreateClientPage(MapWithBoost);
+  ASSERT_TRUE(daemon.ok()) << daemon.status().message;
+  auto client = SharedPages::OpenClientPage(MapWithBoost, Duplicate(daemon->fd()));
+  ASSERT_TRUE(client.ok()) << client.status().message;
+  constexpr std::uint64_t kRecords = 100;
+  for (std::uint64_t i = 0; i < kRecords; ++i) (*client)->ring.Push({.output_bytes = i});
+  auto next = SharedPages::CreateClientPage(MapWithBoost);
+  ASSERT_TRUE(next.ok()) << next.status().message;
+  const PlainStatus replaced = SharedPages::ReplaceClientPage(MapWithBoost, *client, Duplicate(next->fd()));
+  ASSERT_TRUE(replaced.ok()) << replaced.message;
+  struct stat about = {};
+  ASSERT_EQ(::fstat(next->fd(), &about), 0);
+  EXPECT_LT(about.st_blocks * 512, 64 * 1024) << "the ring has " << sizeof(PlacementRing) << " bytes";
+  PlacementRingReader reader(&(*next)->ring);
+  for (std::uint64_t i = 0; i < kRecords; ++i) {
+    const std::optional<PlacementEntry> entry = reader.Next();
+    ASSERT_TRUE(entry.has_value()) << "record " << i;
+    EXPECT_EQ(entry->output_bytes, i);
+  }
+  EXPECT_EQ(reader.Next(), std::nullopt);
 }
 
 TEST(SharedPagesTest, DescriptorsCloseOnExec) {

@@ -35,6 +35,7 @@ absl::Status DaemonProgram::Serve() {
                                                 [&](UniqueFd socket, const PeerCredentials& peer) {
                                                   serving->ServeControl(std::move(socket), peer);
                                                 }));
+  on_start_();
   serves_ = true;
   while (!stop_) Scheduler::Here()->Block("a signal", this, {}, {});
   controls->Stop();

@@ -1,7 +1,9 @@
 #ifndef LGPU_TESTS_SIMULATION_DAEMON_PROGRAM_H_
 #define LGPU_TESTS_SIMULATION_DAEMON_PROGRAM_H_
 
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "daemon/server/config.h"
@@ -11,7 +13,9 @@ namespace lgpu::simulation {
 /// lgpud, as a process of the simulated machine.
 class DaemonProgram {
  public:
-  explicit DaemonProgram(const daemon::Config& config) : config_(config) {}
+  /// `on_start` is called on lgpud's first thread, just before lgpud serves.
+  DaemonProgram(const daemon::Config& config, std::function<void()> on_start)
+      : config_(config), on_start_(std::move(on_start)) {}
 
   /// The body of the process: as daemon/main.cc, until SendStop.
   void Run();
@@ -25,6 +29,7 @@ class DaemonProgram {
   absl::Status Serve();
 
   const daemon::Config config_;
+  const std::function<void()> on_start_;
   bool stop_ = false;
   bool serves_ = false;
   absl::Status status_;

@@ -1,20 +1,23 @@
 """Plants the bugs of tests/simulation/planted, one by one, and has lgpu_simulation find each by fresh seeds.
 
 usage: find_planted.py BUILD [--cpu-seconds S] [PATCH ...]
+       find_planted.py BUILD --tests PROGRAM [--tests PROGRAM ...] [PATCH ...]
        find_planted.py --applies
 BUILD is a build folder in which lgpu_simulation is built. A patch is applied to a copy of the one file that it names; the
 object with that file is built as in BUILD, and linked in front of the libraries. Neither the tree nor BUILD changes.
-Without PATCH: all. --applies builds nothing: it checks that each patch applies to the tree.
-Exit code 0: every bug was found; 1: one was not found, or its patch does not apply any more."""
+Without PATCH: all. --tests runs these test programs of BUILD with the bug, to show that no test of theirs finds it; a program
+without the file is left out. --applies builds nothing: it checks that each patch applies to the tree.
+Exit code 0: every bug was found, or no test failed; 1: one was not found, a test failed, or a patch does not apply any more."""
 
 import argparse
+import json
 import os
 import pathlib
+import random
 import re
 import resource
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -55,11 +58,18 @@ def source_with(command, build, file):
     return source if is_group and f'#include "{file}"' in source.read_text().splitlines() else None
 
 
+def is_linked(command, link_command):
+    """Whether the library of this compilation is in the program; otherwise a program has it that is built before."""
+    library = re.search(r" -o \S*CMakeFiles/([^/]+)\.dir/", command)
+    return f"lib{library[1]}.a" in link_command
+
+
 def compile_planted(build, target, file, copy):
-    """The object of the file's copy, as the build makes it."""
-    for command in commands(build, target):
+    """The object of the file's copy, as the build makes it; nothing: the target does not have the file."""
+    *compilations, link_command = commands(build, target)
+    for command in compilations:
         source = source_with(command, build, file)
-        if source is None:
+        if source is None or not is_linked(command, link_command):
             continue
         planted = copy
         if source != file:
@@ -71,7 +81,7 @@ def compile_planted(build, target, file, copy):
             words[words.index(flag) + 1] = str(copy) + suffix
         subprocess.run(words, cwd=build, check=True)
         return str(copy) + ".o"
-    sys.exit(f"{target} has no object of {file}")
+    return None
 
 
 def link_planted(build, target, objects, program):
@@ -84,10 +94,13 @@ def link_planted(build, target, objects, program):
 
 
 def plant(build, target, patch, folder):
-    """The target with the patch's bug."""
+    """The target with the patch's bug; nothing: the target does not have the file."""
     file, copy = apply(patch, folder)
+    item = compile_planted(build, target, file, copy)
+    if item is None:
+        return None
     program = folder / pathlib.Path(target).name
-    link_planted(build, target, [compile_planted(build, target, file, copy)], program)
+    link_planted(build, target, [item], program)
     return program
 
 
@@ -100,15 +113,61 @@ def find(program, most_seconds):
     """The first failure and the CPU time until then; nothing: there was none."""
     started = cpu_time()
     while cpu_time() - started < most_seconds:
-        run = subprocess.Popen([program, "--fresh", "5"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                               start_new_session=True)
-        with run:
-            failure = run.stderr.readline().strip()
-            if failure:
-                os.killpg(run.pid, signal.SIGKILL)  # it looks for the shortest prefix, which takes a while
-        if failure:
-            return failure, cpu_time() - started
+        # With a number of strikes, which no seed comes to, a failed run does not look for its shortest prefix.
+        run = subprocess.run([program, "--seed", str(random.randrange(10**9)), "--strikes", str(10**9)],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if run.returncode != 0:
+            return (run.stderr.splitlines() or [f"it ends with {run.returncode}"])[0], cpu_time() - started
     return None
+
+
+def tests_of(build, program):
+    """Name, arguments and properties of each test of the program."""
+    told = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True, check=True)
+    return [(test["name"], test["command"][1:], {entry["name"]: entry["value"] for entry in test["properties"]})
+            for test in json.loads(told.stdout)["tests"] if pathlib.Path(test.get("command", [""])[0]).name == program]
+
+
+def run_test(build, program, name, arguments, properties):
+    """Whether the test succeeds with this file as its program."""
+    environment = os.environ | {"LGPU_CONFIG_DIR": str(ROOT / "tests/no-configuration")}
+    environment |= dict(entry.split("=", 1) for entry in properties.get("ENVIRONMENT", ()))
+    print(f"running {name}", file=sys.stderr, flush=True)
+    try:
+        done = subprocess.run([program, *arguments], cwd=properties.get("WORKING_DIRECTORY", build), env=environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=5 * properties.get("TIMEOUT", 120))
+    except subprocess.TimeoutExpired as late:
+        print(f"{name} did not end within {late.timeout:.0f} s", file=sys.stderr)
+        return False
+    if done.returncode != 0:
+        sys.stderr.write(done.stdout.decode(errors="replace")[-4000:])
+        print(f"{name} ends with {done.returncode}", file=sys.stderr)
+    return done.returncode == 0
+
+
+def is_found(build, patch, most_seconds):
+    with tempfile.TemporaryDirectory() as folder:
+        program = plant(build, "lgpu_simulation", patch, pathlib.Path(folder))
+        if program is None:
+            sys.exit(f"{patch.stem}: lgpu_simulation does not have its file")
+        found = find(program, most_seconds)
+    if found is None:
+        print(f"{patch.stem}: NOT FOUND within {most_seconds:.0f} s of CPU time", flush=True)
+        return False
+    print(f"{patch.stem}: found after {found[1]:.1f} s of CPU time: {found[0]}", flush=True)
+    return True
+
+
+def passes_tests(build, patch, targets):
+    passed, failed = [], []
+    for target in targets:
+        with tempfile.TemporaryDirectory() as folder:
+            program = plant(build, target, patch, pathlib.Path(folder))
+            for test in tests_of(build, target) if program else ():
+                (passed if run_test(build, program, *test) else failed).append(test[0])
+    text = f"fails {' '.join(failed)}" if failed else f"passes {' '.join(passed)}" if passed else "is in none of the programs"
+    print(f"{patch.stem}: {text}", flush=True)
+    return not failed and bool(passed)
 
 
 def main():
@@ -116,6 +175,7 @@ def main():
     parser.add_argument("build", nargs="?")
     parser.add_argument("--applies", action="store_true")
     parser.add_argument("--cpu-seconds", type=float, default=60)
+    parser.add_argument("--tests", action="append")
     parser.add_argument("patches", nargs="*")
     arguments = parser.parse_args()
     patches = [PLANTED / f"{name}.patch" for name in arguments.patches] or sorted(PLANTED.glob("*.patch"))
@@ -127,16 +187,9 @@ def main():
     if arguments.build is None:
         parser.error("BUILD is missing: a build folder in which lgpu_simulation is built")
     build = pathlib.Path(arguments.build).resolve()
-    failed = False
-    for patch in patches:
-        with tempfile.TemporaryDirectory() as folder:
-            found = find(plant(build, "lgpu_simulation", patch, pathlib.Path(folder)), arguments.cpu_seconds)
-        if found is None:
-            print(f"{patch.stem}: NOT FOUND within {arguments.cpu_seconds:.0f} s of CPU time", flush=True)
-            failed = True
-        else:
-            print(f"{patch.stem}: found after {found[1]:.1f} s of CPU time: {found[0]}", flush=True)
-    return 1 if failed else 0
+    good = [passes_tests(build, patch, arguments.tests) if arguments.tests else is_found(build, patch, arguments.cpu_seconds)
+            for patch in patches]
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":

@@ -269,7 +269,7 @@ int main(int argc, char** argv) {
   using namespace lgpu::simulation;  // NOLINT
   Arguments arguments;
   if (!Parse(argc, argv, arguments)) return Usage();
-  FixAddresses(argv);
+  FixSurroundings(argv);
   if (arguments.figures) return RunFigures(arguments);
   if (arguments.failing_strikes != 0) return Shorten(arguments);
   const bool is_one = arguments.first == arguments.last && arguments.fresh_seconds == 0;

@@ -1,14 +1,18 @@
-"""The same seed gives the same run, step by step, and another seed gives another one.
+"""The same seed gives the same run, step by step, in any environment, and another seed gives another one.
 
 usage: replay_test.py LGPU_SIMULATION
 """
 
+import os
 import subprocess
 import sys
 
+# Programs look for lgpud in the folders of PATH.
+OTHER = os.environ | {"PATH": "/one:/two:/three:" + os.environ["PATH"]}
 
-def trace(program, seed):
-    run = subprocess.run([program, "--seed", str(seed), "--trace"], capture_output=True, text=True, timeout=100)
+
+def trace(program, seed, environment=None):
+    run = subprocess.run([program, "--seed", str(seed), "--trace"], capture_output=True, text=True, timeout=100, env=environment)
     if run.returncode != 0:
         sys.exit(f"seed {seed} ends with {run.returncode}: {run.stderr}")
     return run.stdout.splitlines()
@@ -17,7 +21,7 @@ def trace(program, seed):
 def main():
     program = sys.argv[1]
     for seed in (3, 7):
-        first, second = trace(program, seed), trace(program, seed)
+        first, second = trace(program, seed), trace(program, seed, OTHER)
         if len(first) < 1000:
             sys.exit(f"seed {seed} has {len(first)} steps only")
         for number, (one, other) in enumerate(zip(first, second)):

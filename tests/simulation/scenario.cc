@@ -1,7 +1,5 @@
 #include "tests/simulation/scenario.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -31,6 +29,8 @@ constexpr seconds kRestart{1};
 // Of programs that are asked for idle memory, and of sessions that make granted memory.
 constexpr seconds kTurn{20};  // of one program, with its moves
 constexpr milliseconds kTrimPatience{3000}, kMakePatience{4000};
+// A run without a length begins its end after these: it takes no more than two seconds of CPU time.
+constexpr std::uint64_t kMostSteps = 250'000;
 
 daemon::Caller Root() { return {.uid = 0, .session = nullptr}; }
 
@@ -41,9 +41,7 @@ Bytes ChunksOfMachine() {
   if (std::exchange(changes, RealFile::changes()) == RealFile::changes()) return sum;
   std::map<std::uint64_t, std::uint64_t> bytes;
   for (const RealFile* file : RealFile::All()) {
-    struct stat info = {};
-    if (!file->memfd_name().starts_with("lgpu-chunk:")) continue;
-    if (::fstat(file->real(), &info) == 0) bytes[info.st_ino] = static_cast<std::uint64_t>(info.st_size);
+    if (file->memfd_name().starts_with("lgpu-chunk:")) bytes[file->inode()] = file->size();
   }
   sum = {};
   for (const auto& [inode, size] : bytes) sum += Bytes(size);
@@ -133,7 +131,8 @@ void Scenario::Run() {
                               : gives_way_                  ? kMostPauses[2 + Below(2)]
                                                             : kMostPauses[Below(std::size(kMostPauses))];
   daemon_strikes_ = 1 + Below(7);
-  while (scheduler_.now() < end && counts_.strikes < strikes) {
+  const std::uint64_t steps = has_length ? kNever : kMostSteps;
+  while (scheduler_.now() < end && counts_.strikes < strikes && scheduler_.steps() < steps) {
     Pass(std::chrono::microseconds(Below(pause)));
     ++counts_.strikes;
     Strike();
@@ -149,7 +148,10 @@ void Scenario::Run() {
 void Scenario::StartDaemon(bool waits) {
   StopWatchingMutex();
   if (daemon_ != nullptr) past_daemons_.push_back(std::move(daemon_));
-  daemon_ = std::make_unique<DaemonProgram>(config_);
+  daemon_ = std::make_unique<DaemonProgram>(config_, [this] {
+    const Broker& broker = *ServingBroker();
+    WatchMutex([&broker] { (void)broker.CheckInvariants(); }, [this] { Check(); });
+  });
   had_faults_ = false;
   disturbed_at_ = Time::max();
   ahead_since_.reset();
@@ -183,9 +185,6 @@ void Scenario::AwaitDaemon() {
   }
   if (disturbed_at_ == Time::max()) disturbed_at_ = scheduler_.now();
   LetStandingGoOn();
-  if (const Broker* const broker = ServingBroker()) {
-    WatchMutex([&] { (void)broker->CheckInvariants(); }, [this] { Check(); });
-  }
 }
 
 // Every change of the ledger ends with its mutex being given up.

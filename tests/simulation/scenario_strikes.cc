@@ -73,6 +73,8 @@ void Scenario::StrikeDaemon() {
       Sleep(milliseconds(Below(OneIn(4) ? 500 : 20)));
       daemon_process_->file_faults = {};
       disturbed_at_ = scheduler_.now();
+      // The next lgpud knows what was written, and not what should have been.
+      if (OneIn(2)) daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(2000);
       return;
   }
 }

@@ -1,6 +1,7 @@
 #include "tests/simulation/machine/descriptors.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -33,6 +34,26 @@ void RealFile::Ended() {
   NoteChange();
   LGPU_REAL(close);
   real(real_);
+}
+
+RealFile::FileAbout RealFile::AboutOf(int real) {
+  LGPU_REAL_AS(fstat, look);
+  struct stat info = {};
+  if (look(real, &info) != 0) return {};
+  return {.inode = info.st_ino, .size = static_cast<std::uint64_t>(info.st_size)};
+}
+
+const RealFile::FileAbout& RealFile::About() const {
+  if (!about_) about_ = AboutOf(real_);
+  return *about_;
+}
+
+void RealFile::NoteSize(int real) {
+  const FileAbout about = AboutOf(real);
+  for (const RealFile* file : All()) {
+    if (file->about_ && file->about_->inode == about.inode) file->about_ = about;
+  }
+  NoteChange();
 }
 
 void RealFile::SetMemfdName(std::string name) {

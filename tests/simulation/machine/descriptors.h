@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -83,13 +84,23 @@ class RealFile final : public Descriptor {
   static std::set<const RealFile*>& All();
   /// Rises with each change of All, of a name, and of a file's size.
   static std::uint64_t changes() { return changes_; }
-  static void NoteChange() { ++changes_; }
+  /// The size of the file with this real descriptor has changed.
+  static void NoteSize(int real);
+  std::uint64_t inode() const { return About().inode; }
+  std::uint64_t size() const { return About().size; }
 
  private:
+  struct FileAbout {
+    std::uint64_t inode = 0, size = 0;
+  };
+  static FileAbout AboutOf(int real);
+  const FileAbout& About() const;
+  static void NoteChange() { ++changes_; }
   void Ended() override;
 
   static inline std::uint64_t changes_ = 0;
   const int real_;
+  mutable std::optional<FileAbout> about_;  // nothing: nobody has asked yet
   std::string memfd_name_;
 };
 

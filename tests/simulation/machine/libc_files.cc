@@ -168,8 +168,10 @@ LGPU_IN_FRONT int ftruncate(int fd, off_t bytes) noexcept {
     scheduler->Step("ftruncate", static_cast<std::uint64_t>(bytes));
   }
   const int file = RealOf(fd);
-  RealFile::NoteChange();
-  return file == -1 ? -1 : real(file, bytes);
+  if (file == -1) return -1;
+  const int result = real(file, bytes);
+  RealFile::NoteSize(file);
+  return result;
 }
 
 LGPU_IN_FRONT int fallocate(int fd, int mode, off_t at, off_t bytes) {

@@ -6,11 +6,33 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "tests/simulation/machine/processes.h"
 
 namespace lgpu::simulation {
+namespace {
+
+// Programs look for lgpud in each folder of PATH, and what a run does depends on nothing but its seed.
+// Sanitizers read their variables in the program that is started in the place of this one.
+void FixEnvironment() {
+  std::vector<std::string> kept;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::string_view(*variable).find("SAN_OPTIONS=") != std::string_view::npos) kept.push_back(*variable);
+  }
+  ::clearenv();
+  ::setenv("PATH", "/usr/bin:/bin", 1);
+  for (const std::string& variable : kept) {
+    const std::size_t end = variable.find('=');
+    ::setenv(variable.substr(0, end).c_str(), variable.c_str() + end + 1, 1);
+  }
+}
+
+}  // namespace
 
 void RunMachine(const Scheduler::Options& options, const std::function<void(Scheduler&)>& body) {
   auto* const scheduler = new Scheduler(options);
@@ -45,7 +67,8 @@ MachineRun RunMachineInChild(Scheduler::Options options, bool is_traced,
   return run;
 }
 
-void FixAddresses(char** argv) {
+void FixSurroundings(char** argv) {
+  FixEnvironment();
   // One thread runs at a time: on one CPU the next one starts at once.
   if (const int cpu = ::sched_getcpu(); cpu >= 0) {
     cpu_set_t one;

@@ -21,9 +21,9 @@ struct MachineRun {
 MachineRun RunMachineInChild(Scheduler::Options options, bool is_traced,
                              const std::function<void(Scheduler&)>& body);
 
-/// Starts this program again where the kernel gives it addresses at random, and keeps it on one CPU, which
-/// makes the change between threads cheap.
-void FixAddresses(char** argv);
+/// Starts this program again where the kernel gives it addresses at random. Gives it the same environment
+/// everywhere, and keeps it on one CPU, which makes the change between threads cheap.
+void FixSurroundings(char** argv);
 
 }  // namespace lgpu::simulation
 

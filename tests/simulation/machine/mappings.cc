@@ -16,8 +16,10 @@ Mappings& Mappings::Get() {
 
 void Mappings::Add(std::uintptr_t start, std::size_t bytes, std::shared_ptr<RealFile> file) {
   Remove(start, bytes);
-  all_[start] = {
-      .end = start + bytes, .process = Scheduler::Self().process, .file = OpenDescriptor(std::move(file))};
+  all_[start] = {.end = start + bytes,
+                 .process = Scheduler::Self().process,
+                 .file = OpenDescriptor(std::move(file)),
+                 .number = ++last_number_};
 }
 
 void Mappings::Remove(std::uintptr_t start, std::size_t bytes) {

@@ -17,6 +17,7 @@ class Mappings {
     std::uintptr_t end = 0;
     const MachineProcess* process = nullptr;
     OpenDescriptor<RealFile> file;  // null: of no file
+    std::uint64_t number = 0;       // rises with each mapping
   };
 
   static Mappings& Get();
@@ -30,6 +31,7 @@ class Mappings {
 
  private:
   std::map<std::uintptr_t, Mapping> all_;  // by their starts
+  std::uint64_t last_number_ = 0;
 };
 
 }  // namespace lgpu::simulation

@@ -1,10 +1,9 @@
 #include "tests/simulation/machine/paths.h"
 
-#include <sys/stat.h>
-
 #include <charconv>
 #include <cstdio>
 #include <map>
+#include <utility>
 
 #include "tests/simulation/machine/mappings.h"
 
@@ -38,16 +37,20 @@ std::string StatText(const MachineProcess& process) {
   return text + " " + std::to_string(Ticks(process.started)) + " 0 0\n";
 }
 
+// In the order of the mappings' making: that of their addresses differs from build to build.
 std::string MapsText(const MachineProcess& process) {
-  std::string text = "00400000-00401000 r-xp 00000000 00:00 0 \n";
+  std::map<std::pair<std::uint64_t, std::uintptr_t>, const Mappings::Mapping*> mappings;
   for (const auto& [start, mapping] : Mappings::Get().all()) {
     if (mapping.process != &process || mapping.file.get() == nullptr) continue;
-    struct stat info = {};
-    if (::fstat(mapping.file.get()->real(), &info) != 0) continue;
+    mappings[{mapping.number, start}] = &mapping;
+  }
+  std::string text = "00400000-00401000 r-xp 00000000 00:00 0 \n";
+  for (const auto& [place, mapping] : mappings) {
+    const RealFile& file = *mapping->file.get();
     char line[128];
-    std::snprintf(line, sizeof line, "%lx-%lx rw-s 00000000 00:01 %llu ", start, mapping.end,
-                  static_cast<unsigned long long>(SimulatedInode(info.st_ino)));
-    text += line + ProcLink(*mapping.file.get()) + "\n";
+    std::snprintf(line, sizeof line, "%012lx-%012lx rw-s 00000000 00:01 %llu ", place.second, mapping->end,
+                  static_cast<unsigned long long>(SimulatedInode(file.inode())));
+    text += line + ProcLink(file) + "\n";
   }
   return text;
 }

@@ -181,16 +181,25 @@ void Scheduler::SwitchTo(SimulatedThread& next) {
   SimulatedThread& own = *self;
   Post(next);
   AwaitBaton(own);
+  AwaitLeaving();
 }
 
 void Scheduler::GiveUp() {
   SimulatedThread* const next = ChooseNext();
-  if (self->state == SimulatedThread::State::kDead) {
-    Post(*next);
-    ExitThread();
-  }
-  if (self->state == SimulatedThread::State::kEnded) return Post(*next);
-  SwitchTo(*next);
+  const bool is_dead = self->state == SimulatedThread::State::kDead;
+  if (!is_dead && self->state != SimulatedThread::State::kEnded) return SwitchTo(*next);
+  LGPU_REAL(syscall);
+  leaving_ = real(SYS_gettid);
+  Post(*next);
+  if (is_dead) ExitThread();
+}
+
+// What a real thread frees at its end would change the addresses that others get meanwhile, and with them the
+// order of objects in a set by address.
+void Scheduler::AwaitLeaving() {
+  LGPU_REAL(syscall);
+  const long thread = std::exchange(leaving_, 0);
+  while (thread != 0 && real(SYS_tgkill, real(SYS_getpid), thread, 0) == 0) real(SYS_sched_yield);
 }
 
 bool Scheduler::Block(const char* why, const void* address, std::function<bool()> is_ready,
@@ -253,6 +262,7 @@ void Scheduler::EndOfThread(void* thread) {
 void* Scheduler::Trampoline(void* thread) {
   SimulatedThread& own = *static_cast<SimulatedThread*>(thread);
   AwaitBaton(own);
+  scheduler->AwaitLeaving();
   self = &own;
   pthread_setspecific(end_key, &own);
   return own.body(own.argument);

@@ -131,6 +131,8 @@ class Scheduler {
   SimulatedThread* ChooseNext();
   void SwitchTo(SimulatedThread& next);
   void GiveUp();
+  /// Waits for the real end of the thread that had the baton last, where it ends.
+  void AwaitLeaving();
   void Forget(SimulatedThread& thread);
   [[noreturn]] void End(const std::string& why);
 
@@ -149,6 +151,7 @@ class Scheduler {
   std::multimap<Time, std::function<void()>> events_;
   std::vector<SimulatedThread*> runnable_;  // of ChooseNext, for its memory
   std::vector<pthread_t> to_join_;          // threads that have left or are about to
+  long leaving_ = 0;                        // the real thread that had the baton last and ends; 0: none
   bool is_checking_ = false;
   bool is_in_event_ = false;
 };
