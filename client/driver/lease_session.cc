@@ -131,7 +131,7 @@ void LeaseSession::NoteKernelHeap(std::uint64_t bytes) {
   // Kept also where there is no session: the first one is told.
   kernel_heap_.store(bytes, std::memory_order_relaxed);
   if (is_attached_.load(std::memory_order_acquire)) {
-    page_->kernel_heap.store(bytes, std::memory_order_relaxed);
+    member_.page->kernel_heap.store(bytes, std::memory_order_relaxed);
   }
 }
 
@@ -141,7 +141,7 @@ void LeaseSession::CountImports(std::uint64_t pieces) {
   // Counted also where there is no session: the first one is told.
   imports_.fetch_add(pieces, std::memory_order_relaxed);
   if (is_attached_.load(std::memory_order_acquire)) {
-    page_->imports.fetch_add(pieces, std::memory_order_relaxed);
+    member_.page->imports.fetch_add(pieces, std::memory_order_relaxed);
   }
 }
 
@@ -221,7 +221,7 @@ bool LeaseSession::SendCharge(Lock&, std::list<Request>::iterator request, const
 }
 
 bool LeaseSession::Send(const wire::Frame& frame, Clock::time_point deadline) {
-  return HasItsSocket() && channel_.Send(wire::Encode(frame), {}, deadline).ok();
+  return HasItsSocket() && channel_.Send(frame, {}, deadline).ok();
 }
 
 bool LeaseSession::IsItsSocket(int descriptor) const {
@@ -257,20 +257,17 @@ bool LeaseSession::Receive(Lock& lock, Clock::time_point deadline) {
   }
   is_reading_ = true;
   lock.unlock();
-  std::string_view bytes;
-  wire::Channel::Descriptors beside;
-  const PlainStatus status = channel_.Receive(bytes, beside, deadline);
-  wire::Frame frame;
-  const bool is_frame = status.ok() && wire::Decoder(bytes).Read(frame);
+  link::FrameChannel::Received received;
+  const PlainStatus status = channel_.Receive(received, deadline);
   lock.lock();
   is_reading_ = false;
-  if (is_frame) {
-    Take(frame);
+  if (status.ok()) {
+    Take(received.frame);
   } else if (status.code != PlainCode::kDeadlineExceeded) {
     Lose();
   }
   changed_.notify_all();
-  return is_frame;
+  return status.ok();
 }
 
 void LeaseSession::Take(const wire::Frame& frame) {
@@ -311,7 +308,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
     if (!Send(trimmed, Clock::now() + kSendPatience)) Lose();
   } else if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
     Lose();
-    if (!MayBeAskedAgain(goodbye->code)) state_ = State::kOver;
+    if (!link::MayBeAskedAgain(static_cast<PlainCode>(goodbye->code))) state_ = State::kOver;
   }
 }
 
@@ -342,7 +339,7 @@ void LeaseSession::SendExcess(int card, ChargeKind kind, const Excess& excess) {
                                                  .kind = kind}};
   has_uncharged_.store(true);
   if (!HasItsSocket()) return Lose();
-  const PlainStatus sent = channel_.Send(wire::Encode(frame), {}, wire::Channel::kAtOnce);
+  const PlainStatus sent = channel_.Send(frame, {}, link::FrameChannel::kAtOnce);
   if (sent.code == PlainCode::kDeadlineExceeded) {
     // lgpud does not read now. It takes the bytes from the page when it needs them, without this process.
     Words(card).free.fetch_add(excess.bytes);
@@ -377,7 +374,7 @@ void LeaseSession::SendAndAwait(Lock& lock, std::list<Request>::iterator request
 bool LeaseSession::FollowDaemon() {
   Lock lock(mutex_);
   // The end of a connection is seen by reading alone; a thread that reads now sees it by itself.
-  while (state_ == State::kJoined && !is_reading_ && Receive(lock, wire::Channel::kAtOnce)) {
+  while (state_ == State::kJoined && !is_reading_ && Receive(lock, link::FrameChannel::kAtOnce)) {
   }
   if (state_ == State::kAway && Clock::now() >= next_look_ &&
       !EnsureJoined(lock, Clock::now() + kLookPatience)) {
@@ -392,11 +389,11 @@ LeaseSession::Figures LeaseSession::ReadFigures(int card) const {
   for (int reading = 0; reading < kReadings; ++reading) {
     limit = held = 0;
     bool is_first = true;
-    const std::uint64_t epoch = stats_->epoch.load();
+    const std::uint64_t epoch = member_.stats->epoch.load();
     // Allowances of the lease that nothing uses yet count as free: this process's as they are now, those of
     // the others as they were when the daemon wrote.
     unused = Words(card).free.load();
-    for (const StatsPage::Device& device : stats_->devices) {
+    for (const StatsPage::Device& device : member_.stats->devices) {
       if (std::find(asked.devices.begin(), asked.devices.end(), device.id.load()) == asked.devices.end()) {
         continue;
       }
@@ -406,7 +403,7 @@ LeaseSession::Figures LeaseSession::ReadFigures(int card) const {
       held += device.held.load();
       card_free = device.card_free.load();
     }
-    if (epoch % 2 == 0 && epoch == stats_->epoch.load()) break;
+    if (epoch % 2 == 0 && epoch == member_.stats->epoch.load()) break;
   }
   held -= std::min(held, unused);
   const std::uint64_t left = limit - std::min(limit, held);
@@ -433,13 +430,13 @@ std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card, Reader re
 void LeaseSession::NoteUse(std::uint64_t tick) {
   // A child by a bare system call did not abandon this session, and does not have its pages.
   if (!is_attached_.load(std::memory_order_acquire) || process_ != ::getpid()) return;
-  page_->last_use.store(tick, std::memory_order_relaxed);
+  member_.page->last_use.store(tick, std::memory_order_relaxed);
 }
 
 void LeaseSession::NoteExit() {
   // A child by a bare system call did not abandon this session, and does not have its pages.
   if (!is_attached_.load(std::memory_order_acquire) || process_ != ::getpid()) return;
-  page_->exiting.store(1, std::memory_order_relaxed);
+  member_.page->exiting.store(1, std::memory_order_relaxed);
 }
 
 void LeaseSession::Abandon() {

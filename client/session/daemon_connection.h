@@ -19,6 +19,8 @@
 #include "allocator/device/device_memory.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "client/link/attempts.h"
+#include "client/link/handshake.h"
 #include "client/session/client_channel.h"
 #include "client/session/fork_guard.h"
 #include "client/session/maintenance.h"
@@ -124,10 +126,10 @@ class DaemonConnection {
   DaemonConnection(const DaemonConnection&) = delete;
   DaemonConnection& operator=(const DaemonConnection&) = delete;
 
-  const std::string& token() const { return token_; }
-  std::uint64_t session_id() const { return session_id_; }
-  const StatsPage& stats() const { return *stats_; }
-  ClientPage& page() const { return *page_; }
+  const std::string& token() const { return member_.token; }
+  std::uint64_t session_id() const { return member_.session_id; }
+  const StatsPage& stats() const { return *member_.stats; }
+  ClientPage& page() const { return *member_.page; }
   bool IsForked() const { return fork_guard_->IsForked(); }
   absl::Status status() const;
 
@@ -209,7 +211,7 @@ class DaemonConnection {
 
   DaemonConnection(ClientChannel channel, Options options);
   wire::Hello Greeting() const;
-  absl::Status Handshake();
+  absl::Status Join();
   absl::Status StartSessionThread();
   void RunSessionThread();
   void ReadUnasked();
@@ -280,13 +282,11 @@ class DaemonConnection {
   std::optional<TimePoint> next_attempt() const ABSL_LOCKS_EXCLUDED(mutex_);
   void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
   absl::Status Rejoin(ClientChannel channel);
-  absl::Status Greet(ClientChannel& channel, TimePoint deadline);
-  /// The daemon's answer; its Goodbye as a status other than CANCELLED. CANCELLED: it hung up without a
-  /// Goodbye. ABORTED: this connection is being destroyed.
-  absl::StatusOr<ClientFrame> Ask(ClientChannel& channel, const wire::Frame& frame, std::span<const int> fds,
-                                  TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  class StopWatch;
+  absl::Status Greet(link::Handshake& handshake, TimePoint deadline);
+  bool IsStopping() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<HeldChunk>> ChunksToAttest(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Attest(ClientChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
+  absl::Status Attest(link::Handshake& handshake, const std::vector<HeldChunk>& held, TimePoint deadline);
   /// Chunks that were returned since ChunksToAttest; this daemon has to be told.
   absl::StatusOr<std::vector<Orphan>> GoOnWith(ClientChannel channel)
       ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
@@ -302,11 +302,7 @@ class DaemonConnection {
   UniqueFd wake_;   // an eventfd: something in the queues of the session thread
   UniqueFd quiet_;  // a timerfd: some time has passed since a call
   std::optional<ForkGuard> fork_guard_;
-  SharedPage<const StatsPage> stats_;
-  SharedPage<ClientPage> page_;
-  std::string token_;
-  std::uint64_t session_id_ = 0;
-  std::atomic<std::uint32_t> version_ = 0;  // of the protocol, as the last daemon speaks it
+  link::Membership member_;
 
   Maintenance maintenance_;
 
@@ -342,8 +338,7 @@ class DaemonConnection {
 
   // Written under both locks, read under either of them or none.
   std::atomic<std::uint64_t> generation_ = 0;
-  std::optional<TimePoint> next_attempt_ ABSL_GUARDED_BY(mutex_);  // the daemon is looked for then
-  std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_){0};
+  link::Attempts attempts_ ABSL_GUARDED_BY(mutex_);                      // to join the next daemon
   std::unordered_set<std::uint64_t> returning_ ABSL_GUARDED_BY(mutex_);  // chunks
   std::unordered_set<std::uint64_t> given_up_ ABSL_GUARDED_BY(mutex_);   // returned and not attested
   std::vector<Orphan> owed_ ABSL_GUARDED_BY(mutex_);  // were returned while the daemon was away; no grants

@@ -200,7 +200,7 @@ void DaemonConnection::ForgetRequest(std::uint64_t request) {
 
 void DaemonConnection::Withdraw(std::uint64_t grow) {
   const std::uint64_t generation = generation_.load();  // first: the version may be that of a later daemon
-  if (version_ < ClientChannel::kWithdrawVersion) return;
+  if (member_.version < ClientChannel::kWithdrawVersion) return;
   const wire::Frame frame{.body = wire::Withdraw{.request_id = grow}};
   (void)Send(frame, generation, Clock::now());
 }
@@ -324,14 +324,15 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
 std::optional<ClientFrame> DaemonConnection::ReadOne(std::uint64_t request, TimePoint deadline) {
   reading_ = true;
   mutex_.Unlock();
-  absl::StatusOr<ClientFrame> received = channel_.Receive(deadline);
+  ClientFrame received;
+  const PlainStatus status = channel_.Receive(received, deadline);
   mutex_.Lock();
   reading_ = false;
-  if (received.ok()) return Deliver(*std::move(received), request);
-  if (absl::IsUnavailable(received.status())) {
+  if (status.ok()) return Deliver(std::move(received), request);
+  if (status.code == PlainCode::kUnavailable) {
     Lose(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
-  } else if (!absl::IsDeadlineExceeded(received.status())) {
-    Fail(Ended("sent a frame that breaks the protocol (" + std::string(received.status().message()) + ")"));
+  } else if (status.code != PlainCode::kDeadlineExceeded) {
+    Fail(Ended("sent a frame that breaks the protocol (" + status.message + ")"));
   }
   return std::nullopt;
 }
