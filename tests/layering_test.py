@@ -3,7 +3,8 @@
 
     base <- allocator <- kernels                       base, proto/wire <- proto
     allocator, proto <- daemon                         allocator, proto <- client/session
-    proto/wire <- client/driver (no abseil, no protobuf) <- client/hook; proto <- client/distribute
+    proto/wire <- client/link (no abseil, no protobuf) <- client/session, client/driver (no abseil, no protobuf) <- client/hook
+    proto <- client/distribute
     proto <- client/control <- cli                     client/session, client/control, kernels <- client/runtime <- cli, client/distribute
     installed headers <- python
 
@@ -27,9 +28,10 @@ ALLOWED = {
     "proto": {"base", "proto/wire"},
     "kernels": {"base", "allocator", "allocator/device"},
     "daemon": {"base", "allocator", "allocator/device", "allocator/broker", "proto", "proto/wire"},
-    "client/session": {"base", "allocator", "allocator/device", "allocator/broker", "proto", "proto/wire"},
+    "client/link": {"base", "proto/wire"},
+    "client/session": {"base", "allocator", "allocator/device", "allocator/broker", "proto", "proto/wire", "client/link"},
     "client/control": {"base", "proto", "proto/wire"},
-    "client/driver": {"base", "proto/wire"},
+    "client/driver": {"base", "proto/wire", "client/link"},
     "client/hook": {"base", "client/driver"},
     "client/runtime": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control"},
     "client/distribute": {"base", "allocator", "proto", "proto/wire", "kernels", "client/runtime"},
@@ -42,7 +44,7 @@ TOP = sorted({layer.split("/")[0] for layer in ALLOWED})
 MESSAGES = re.compile(r"^google/protobuf/|\.pb\.h$")
 MESSAGE_LAYERS = {"proto", "daemon", "cli"}
 # The layers of the driver's shim, which any program may load, use the C and C++ library alone.
-PLAIN_LAYERS = {"proto/wire", "client/driver"}
+PLAIN_LAYERS = {"proto/wire", "client/link", "client/driver"}
 NOT_PLAIN = re.compile(r"^(absl|boost|google|nlohmann)/|^lgpu/(?!v1/)")
 # The sources that may see gRPC; each one keeps it behind an interface of lgpu's.
 GRPC_FILES = {
@@ -154,6 +156,7 @@ PLANTED = {
     "proto/wire/channel.cc": '#include "absl/status/status.h"\n',
     "proto/wire/pages.cc": '#include "base/heavy.h"\n',
     "proto/wire/frames.cc": '#include "proto/session_channel.h"\n',
+    "client/link/handshake.cc": '#include "base/heavy.h"\n',
     "client/driver/frames.cc": '#include "absl/status/status.h"\n',
     "client/driver/calls.cc": '#include "client/session/endpoint.h"\n',
     "client/session/frames.cc": '#include "lgpu/v1/session.pb.h"\n',

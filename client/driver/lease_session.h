@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <list>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -17,7 +16,9 @@
 #include "client/driver/light_locks.h"
 #include "client/driver/steady_condition.h"
 #include "client/driver/tick_page.h"
-#include "proto/wire/channel.h"
+#include "client/link/frame_channel.h"
+#include "client/link/handshake.h"
+#include "client/link/requests.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/session_messages.h"
 
@@ -158,38 +159,33 @@ class LeaseSession {
   bool EnsureJoined(Lock& lock, Clock::time_point deadline);
   enum class Joining { kDone, kAgain, kNever };
   Joining Connect(Clock::time_point deadline);
-  Joining Attach(wire::Channel& channel, Clock::time_point deadline);
+  static Joining JoiningOf(const link::Reply& reply);
+  Joining Attach(link::Handshake& handshake, Clock::time_point deadline);
   /// The charges of one card as the page has them, which this process alone writes.
   struct Totals {
     std::array<std::uint64_t, kKinds> by_kind{};
     std::uint64_t exported = 0;
   };
   std::vector<Totals> ReadTotals() const;
-  /// Writes the charges into a page that has none, and tells the daemon.
-  Joining Attest(wire::Channel& channel, const std::vector<Totals>& totals, Clock::time_point deadline);
-  /// Whether a daemon that refused with this code may have another answer later.
-  static bool MayBeAskedAgain(int code);
-  /// Sends a frame and reads the answer of a connection that no other thread has.
-  Joining Ask(wire::Channel& channel, const wire::Frame& frame, wire::Frame& answer,
-              wire::Channel::Descriptors& beside, Clock::time_point deadline);
-  wire::Hello Greeting() const;
+  /// Writes the charges into a page that has none; the frame that tells the daemon of them.
+  wire::Frame WriteTotals(const std::vector<Totals>& totals);
   /// How long a charge of `card` may wait for the card now. Charges that wait one after the other wait at
   /// most `memory_wait` in all, and then not at all for `wait_pause`; each of several threads that wait at
   /// the same time may wait so long. This bounds the wait of a program that tries smaller sizes until one
   /// fits, and of one that tries the same size again.
   std::chrono::milliseconds WaitLeft(int card);
   void NoteRefusal(const Request& request, const wire::Refusal& refusal);
-  bool SendCharge(Lock& lock, std::list<Request>::iterator request, const char* call,
-                  Clock::time_point deadline);
+  bool SendCharge(const Request& request, const char* call, Clock::time_point deadline);
   /// Until it is done or can have no answer any more.
-  void Await(Lock& lock, const Request& request, Clock::time_point deadline);
+  void Await(Lock& lock, std::uint64_t request, Clock::time_point deadline);
   /// Whether its answer can still come: another thread may have joined the next daemon meanwhile.
   bool IsOfNow(const Request& request) const {
     return state_ == State::kJoined && request.generation == generation_.load();
   }
-  /// False: no frame came.
-  bool Receive(Lock& lock, Clock::time_point deadline);
-  void Take(const wire::Frame& frame);
+  class Waiting;
+  /// What came of a Receive.
+  void Take(const PlainStatus& status, const wire::Frame& frame);
+  void TakeCharged(const wire::Charged& charged);
   void Lose();
   /// Whether the session's descriptor is its socket still. A program may close all descriptors that it does
   /// not know, and have another file under the number. Then the session is lost, and that file is left alone.
@@ -204,19 +200,17 @@ class LeaseSession {
   /// The figures as the pages have them now.
   Figures ReadFigures(int card) const;
   /// Sends a frame for a request that has no bytes of its own, and waits until it is answered.
-  void SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
-                    Clock::time_point deadline);
+  void SendAndAwait(Lock& lock, std::uint64_t request, const wire::Frame& frame, Clock::time_point deadline);
   void SendExcess(int card, ChargeKind kind, const Excess& excess);
   /// Under the card's lock. Wraps for negative ones.
   void Count(int card, ChargeKind kind, std::uint64_t bytes);
-  CardCharges& Words(int card) const { return page_->charges.cards[static_cast<std::size_t>(card)]; }
+  CardCharges& Words(int card) const { return member_.page->charges.cards[static_cast<std::size_t>(card)]; }
 
   const Options options_;
-  std::atomic<bool> is_attached_{false};  // once: process_, cards_ and the pages are there, for good
+  std::atomic<bool> is_attached_{false};  // once: process_, cards_ and member_ are there, for good
   pid_t process_ = 0;                     // that attached
   std::vector<Card> cards_;
-  SharedPage<const StatsPage> stats_;
-  SharedPage<ClientPage> page_;
+  link::Membership member_;
   TickPage tick_page_;
   // A card's one is held while its charges in the page change, the first card's one while the two words below
   // do; all are held while the charges go to the page of a new daemon.
@@ -230,15 +224,11 @@ class LeaseSession {
   std::mutex mutex_;  // guards the rest
   SteadyCondition changed_;
   State state_ = State::kFresh;
-  wire::Channel channel_;
-  bool is_reading_ = false;        // a thread is in channel_.Receive
+  link::FrameChannel channel_;
   Clock::time_point next_look_{};  // for a new daemon, by FiguresOf
-  std::list<Request> requests_;
+  link::Requests<Request> requests_;
   std::array<WaitRow, kMaxCards> wait_rows_;
   std::uint64_t late_grants_ = 0;  // given back: their callers had given up
-  std::uint64_t next_request_ = 1;
-  std::uint64_t session_id_ = 0;
-  std::string token_;
 };
 
 // Inlined: each small allocation goes through them.

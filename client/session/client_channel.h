@@ -1,27 +1,30 @@
 #ifndef LGPU_CLIENT_SESSION_CLIENT_CHANNEL_H_
 #define LGPU_CLIENT_SESSION_CLIENT_CHANNEL_H_
 
-#include <string>
-#include <string_view>
+#include <sys/socket.h>
 
-#include "proto/framed_channel.h"
-#include "proto/wire/session_messages.h"
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/link/frame_channel.h"
+#include "proto/wire/connect.h"
 
 namespace lgpu {
 
-/// wire::Frame by lgpu's own codec.
-struct WireFrameCodec {
-  using Frame = wire::Frame;
-  static void Encode(const Frame& frame, std::string& out) { wire::Encode(frame, out); }
-  static bool Decode(std::string_view bytes, Frame& frame) {
-    frame = {};
-    return wire::Decoder(bytes).Read(frame);
-  }
-  static void Clear(Frame& frame) { frame = {}; }
-};
+/// A ClientChannel is liblgpu's end of a session.
+class ClientChannel : public link::FrameChannel {
+ public:
+  using FrameChannel::FrameChannel;
 
-/// A program's end of a session.
-using ClientChannel = FramedChannel<WireFrameCodec>;
+  /// Connects to a listening socket; errors as ConnectUnix.
+  static absl::StatusOr<ClientChannel> Connect(const std::string& path) {
+    PlainResult<UniqueFd> socket = ConnectUnix(path, SOCK_SEQPACKET);
+    if (!socket.ok()) return absl::Status(socket.status());
+    return ClientChannel(*std::move(socket));
+  }
+};
 using ClientFrame = ClientChannel::Received;
 
 }  // namespace lgpu

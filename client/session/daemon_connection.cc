@@ -15,7 +15,6 @@
 #include "base/blocked_signals.h"
 #include "base/check.h"
 #include "base/interrupt.h"
-#include "base/read_file.h"
 #include "base/utf8.h"
 #include "lgpu/status.h"
 #include "proto/mapped_region.h"
@@ -28,28 +27,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::hours kLongest{24};  // a deadline beyond this would overflow the clock at some point
 
-/// The program's name as its user started it, for `lgpu ls`.
-std::string OwnCommand() {
-  std::string command = ReadWholeFile("/proc/self/cmdline").value_or("");
-  while (!command.empty() && command.back() == '\0') command.pop_back();
-  std::replace(command.begin(), command.end(), '\0', ' ');
-  constexpr std::size_t kMost = 256;
-  if (command.size() > kMost) command.resize(kMost);
-  // A string of the protocol is UTF-8; an argument may be anything, and may be cut within a character.
-  for (char& c : command) {
-    if (static_cast<unsigned char>(c) >= 0x80 || static_cast<unsigned char>(c) < 0x20) c = '?';
-  }
-  return command;
-}
-
-absl::StatusOr<ClientFrame> ReceiveInterruptibly(ClientChannel& channel, Clock::time_point deadline) {
-  while (true) {
-    const Clock::time_point until = Interrupt::NextQuestion(deadline);
-    absl::StatusOr<ClientFrame> received = channel.Receive(until);
-    if (!absl::IsDeadlineExceeded(received.status()) || until == deadline) return received;
-    if (Interrupt::Happened()) return Interrupt::Error();
-  }
-}
+class InterruptWatch final : public link::Watch {
+ public:
+  link::TimePoint NextLook(link::TimePoint deadline) override { return Interrupt::NextQuestion(deadline); }
+  bool IsToStop() override { return Interrupt::Happened(); }
+};
 
 }  // namespace
 
@@ -60,7 +42,7 @@ absl::StatusOr<std::unique_ptr<DaemonConnection>> DaemonConnection::Open(ClientC
                                                                          Options options) {
   std::unique_ptr<DaemonConnection> connection(new DaemonConnection(std::move(channel), std::move(options)));
   LGPU_RETURN_IF_ERROR(connection->StartSessionThread());
-  LGPU_RETURN_IF_ERROR(connection->Handshake());
+  LGPU_RETURN_IF_ERROR(connection->Join());
   MutexLock lock(connection->mutex_);
   connection->Arm(true);
   return connection;
@@ -107,55 +89,48 @@ absl::Status DaemonConnection::StartSessionThread() {
 }
 
 wire::Hello DaemonConnection::Greeting() const {
-  wire::Hello hello;
-  hello.protocol_version = ClientChannel::kProtocolVersion;
-  hello.oldest_version = ClientChannel::kOldestVersion;
-  hello.client = "liblgpu " LGPU_VERSION;
-  hello.pid = ::getpid();
+  wire::Hello hello = link::HelloOf("liblgpu " LGPU_VERSION, ClientChannel::kOldestVersion, options_.command);
   hello.answers_snapshots = options_.answers_snapshots;
   hello.runs_release = options_.runs_release;
   hello.suspends = options_.suspends;
   hello.has_suspended = has_suspended_.load();
-  hello.command = options_.command.empty() ? OwnCommand() : options_.command;
   return hello;
 }
 
-absl::Status DaemonConnection::Handshake() {
-  const TimePoint deadline = Clock::now() + options_.greeting_timeout;
-  const wire::Frame frame{.body = Greeting()};
-  // A daemon that does not want this client may have said so and closed before it reads anything.
-  const absl::Status sent = channel_.Send(frame, {}, deadline);
-  absl::StatusOr<ClientFrame> answer = ReceiveInterruptibly(channel_, deadline);
-  if (absl::IsCancelled(answer.status())) return answer.status();
-  if (!answer.ok()) {
-    return Unavailable("did not greet back (" + std::string((sent.ok() ? answer.status() : sent).message()) +
-                       ")");
+absl::Status DaemonConnection::Join() {
+  using Kind = link::Reply::Kind;
+  InterruptWatch watch;
+  link::Handshake handshake(channel_, &watch);
+  constexpr bool kResumes = false;
+  const link::Reply reply =
+      handshake.Greet(Greeting(), kResumes, member_, Clock::now() + options_.greeting_timeout);
+  switch (reply.kind) {
+    case Kind::kAnswered:
+      break;
+    case Kind::kStopped:
+      return Interrupt::Error();
+    case Kind::kGoodbye: {
+      const absl::Status status = StatusFromWire(static_cast<int>(reply.status.code), reply.status.message);
+      return status.ok() ? Unavailable("ended the session: " + reply.status.message) : status;
+    }
+    case Kind::kCut:
+      return CutError();
+    case Kind::kOtherVersion:
+      return absl::FailedPreconditionError(
+          "lgpud at " + options_.directory + " speaks version " + std::to_string(member_.version) +
+          " of the session protocol, this liblgpu versions " + std::to_string(ClientChannel::kOldestVersion) +
+          " to " + std::to_string(ClientChannel::kProtocolVersion) +
+          "; use a liblgpu and an lgpud of one version");
+    case Kind::kStrange:
+    case Kind::kRefused:
+      return Unavailable("did not greet as the protocol says; are liblgpu and lgpud of the same version?");
+    case Kind::kSilent:
+    case Kind::kHungUp:
+    case Kind::kGarbled:
+      return Unavailable("did not greet back (" + reply.status.message + ")");
   }
-  if (const auto* const goodbye = answer->frame.Get<wire::Goodbye>()) {
-    const absl::Status status = StatusFromWire(goodbye->code, goodbye->message);
-    return status.ok() ? Unavailable("ended the session: " + goodbye->message) : status;
-  }
-  if (answer->fds_cut) return CutError();
-  const auto* const welcome = answer->frame.Get<wire::Welcome>();
-  if (welcome == nullptr || answer->fds.size() != 2 || welcome->session_token.bytes.empty()) {
-    return Unavailable("did not greet as the protocol says; are liblgpu and lgpud of the same version?");
-  }
-  if (welcome->protocol_version < ClientChannel::kOldestVersion ||
-      welcome->protocol_version > ClientChannel::kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        "lgpud at " + options_.directory + " speaks version " + std::to_string(welcome->protocol_version) +
-        " of the session protocol, this liblgpu versions " + std::to_string(ClientChannel::kOldestVersion) +
-        " to " + std::to_string(ClientChannel::kProtocolVersion) +
-        "; use a liblgpu and an lgpud of one version");
-  }
-  LGPU_ASSIGN_OR_RETURN(stats_, SharedPages::OpenStatsPage(MapWithBoost, std::move(answer->fds[0])));
-  LGPU_ASSIGN_OR_RETURN(page_, SharedPages::OpenClientPage(MapWithBoost, std::move(answer->fds[1])));
-  stats_.CloseFd();
-  page_.CloseFd();
+  LGPU_RETURN_IF_ERROR(handshake.TakePages(MapWithBoost, kResumes, member_));
   NoteMakesNoUse();
-  token_ = welcome->session_token.bytes;
-  session_id_ = welcome->session_id;
-  version_ = welcome->protocol_version;
   return absl::OkStatus();
 }
 
@@ -191,9 +166,9 @@ absl::Status DaemonConnection::status() const {
 }
 
 absl::StatusOr<wire::Lease> DaemonConnection::Attach(const std::string& lease) {
-  if (version_ < ClientChannel::kAttachVersion) {
+  if (member_.version < ClientChannel::kAttachVersion) {
     return absl::FailedPreconditionError(
-        "lgpud at " + options_.directory + " speaks version " + std::to_string(version_) +
+        "lgpud at " + options_.directory + " speaks version " + std::to_string(member_.version) +
         " of the session protocol, and a program without gRPC attaches from version " +
         std::to_string(ClientChannel::kAttachVersion) + " on\n  try: a newer lgpud");
   }
@@ -206,11 +181,11 @@ absl::StatusOr<wire::Lease> DaemonConnection::Attach(const std::string& lease) {
   absl::StatusOr<ClientFrame> answer = Call(*id, &frame, Clock::now() + options_.answer_timeout);
   ForgetRequest(*id);
   if (!answer.ok()) return AttachError(lease, answer.status());
-  const auto* const attached = answer->frame.Get<wire::Attached>();
-  if (attached == nullptr || (attached->code == 0) != attached->lease.has_value()) return Confused();
-  if (attached->lease) return *attached->lease;
-  const absl::Status status = StatusFromWire(attached->code, attached->message);
-  return status.ok() ? Confused() : status;
+  wire::Lease attached;
+  const link::Reply reply = link::LeaseOf(answer->frame, attached);
+  if (reply.ok()) return attached;
+  return reply.status.ok() ? Confused()
+                           : StatusFromWire(static_cast<int>(reply.status.code), reply.status.message);
 }
 
 // The next daemon does not know a session that had no lease, and its answer speaks of memory.
@@ -299,7 +274,8 @@ absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const Chun
     const auto part = chunks.first(std::min(chunks.size(), ClientChannel::kMaxReturnChunks));
     chunks = chunks.subspan(part.size());
     first_error.Update(ReturnPart(device, part));
-    FinishReturn(part);
+    MutexLock lock(mutex_);
+    returning_.Settle(part);
   }
   return first_error;
 }
@@ -307,7 +283,11 @@ absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const Chun
 absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks) {
   while (true) {
     const std::uint64_t generation = generation_.load();
-    const std::vector<ChunkId> part = StillToReturn(device, chunks);
+    std::vector<ChunkId> part;
+    {
+      MutexLock lock(mutex_);
+      part = returning_.StillToReturn(device, chunks, IsAway());
+    }
     if (part.empty()) return absl::OkStatus();
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
     wire::ReturnRequest back{.request_id = id, .device_id = device, .chunk_ids = {}};
@@ -381,7 +361,7 @@ void DaemonConnection::AnswerSuspend(const SuspendOfDaemon& suspend, const absl:
 }
 
 void DaemonConnection::NoteMakesNoUse() {
-  if (options_.makes_no_use) page_->last_use.store(ClientPage::kNoUse, std::memory_order_relaxed);
+  if (options_.makes_no_use) member_.page->last_use.store(ClientPage::kNoUse, std::memory_order_relaxed);
 }
 
 absl::Status DaemonConnection::Close() {

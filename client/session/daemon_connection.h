@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,9 +18,13 @@
 #include "allocator/device/device_memory.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "client/link/attempts.h"
+#include "client/link/handshake.h"
+#include "client/link/requests.h"
 #include "client/session/client_channel.h"
 #include "client/session/fork_guard.h"
 #include "client/session/maintenance.h"
+#include "client/session/returning_chunks.h"
 #include "lgpu/bytes.h"
 #include "lgpu/region_source.h"
 #include "proto/wire/pages.h"
@@ -124,10 +127,10 @@ class DaemonConnection {
   DaemonConnection(const DaemonConnection&) = delete;
   DaemonConnection& operator=(const DaemonConnection&) = delete;
 
-  const std::string& token() const { return token_; }
-  std::uint64_t session_id() const { return session_id_; }
-  const StatsPage& stats() const { return *stats_; }
-  ClientPage& page() const { return *page_; }
+  const std::string& token() const { return member_.token; }
+  std::uint64_t session_id() const { return member_.session_id; }
+  const StatsPage& stats() const { return *member_.stats; }
+  ClientPage& page() const { return *member_.page; }
   bool IsForked() const { return fork_guard_->IsForked(); }
   absl::Status status() const;
 
@@ -195,21 +198,17 @@ class DaemonConnection {
   /// How long the end of a session waits for a daemon that is away.
   static constexpr std::chrono::milliseconds kClosePatience{1000};
   struct Waiter {
-    std::uint64_t request = 0;
+    std::uint64_t id = 0;
     std::vector<ClientFrame> inbox;
     bool has_pages = false;     // its caller is at work on a page of a grant
     TimePoint more_until = {};  // as the daemon said
   };
-  /// An Orphan is a grant whose request was given up, or returned chunks of no grant (0).
-  struct Orphan {
-    std::uint64_t grant = 0;
-    std::uint64_t device = 0;
-    std::vector<std::uint64_t> chunks;
-  };
+  using Batch = ReturningChunks::Batch;
+  class Waiting;
 
   DaemonConnection(ClientChannel channel, Options options);
   wire::Hello Greeting() const;
-  absl::Status Handshake();
+  absl::Status Join();
   absl::Status StartSessionThread();
   void RunSessionThread();
   void ReadUnasked();
@@ -238,13 +237,12 @@ class DaemonConnection {
   void Acknowledge(std::uint64_t grant, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ClientFrame> Await(std::uint64_t request, std::uint64_t generation, TimePoint deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Receives one frame, with the lock given up meanwhile. One that answers `request` is the caller's;
-  /// every other frame goes to the request that it answers.
-  std::optional<ClientFrame> ReadOne(std::uint64_t request, TimePoint deadline)
+  /// What came of a Receive. A frame that answers `request` is the caller's; every other frame goes to the
+  /// request that it answers.
+  std::optional<ClientFrame> Take(const PlainStatus& status, ClientFrame received, std::uint64_t request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<ClientFrame> Deliver(ClientFrame received, std::uint64_t request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Waiter* FindWaiter(std::uint64_t request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Fails, and looks for the daemon again where `reconnect_path` is set.
   void Lose(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -255,10 +253,10 @@ class DaemonConnection {
   void EndHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// At most kMaxReturnChunks.
   absl::Status ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks);
-  static Orphan OrphanOf(const wire::Grant& grant);
-  void GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveUnwantedBack(std::uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveBack(const std::vector<Batch>& batches, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   /// The daemon does not read now: the session thread gives the chunks back later.
-  void SendLater(Orphan orphan, std::uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendLater(const Batch& batch, std::uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<GrantPage> TakePage(ClientFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Unavailable(const std::string& what) const;
@@ -280,21 +278,13 @@ class DaemonConnection {
   std::optional<TimePoint> next_attempt() const ABSL_LOCKS_EXCLUDED(mutex_);
   void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
   absl::Status Rejoin(ClientChannel channel);
-  absl::Status Greet(ClientChannel& channel, TimePoint deadline);
-  /// The daemon's answer; its Goodbye as a status other than CANCELLED. CANCELLED: it hung up without a
-  /// Goodbye. ABORTED: this connection is being destroyed.
-  absl::StatusOr<ClientFrame> Ask(ClientChannel& channel, const wire::Frame& frame, std::span<const int> fds,
-                                  TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  class StopWatch;
+  absl::Status Greet(link::Handshake& handshake, TimePoint deadline);
+  bool IsStopping() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<HeldChunk>> ChunksToAttest(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Attest(ClientChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
+  absl::Status Attest(link::Handshake& handshake, const std::vector<HeldChunk>& held, TimePoint deadline);
   /// Chunks that were returned since ChunksToAttest; this daemon has to be told.
-  absl::StatusOr<std::vector<Orphan>> GoOnWith(ClientChannel channel)
-      ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
-  /// The members of `chunks` whose return the daemon must be told now. None while it is away: their return is
-  /// owed to the next daemon.
-  std::vector<ChunkId> StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  void FinishReturn(std::span<const ChunkId> chunks) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<Batch>> GoOnWith(ClientChannel channel) ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
 
   const Options options_;
   ClientChannel channel_;
@@ -302,11 +292,7 @@ class DaemonConnection {
   UniqueFd wake_;   // an eventfd: something in the queues of the session thread
   UniqueFd quiet_;  // a timerfd: some time has passed since a call
   std::optional<ForkGuard> fork_guard_;
-  SharedPage<const StatsPage> stats_;
-  SharedPage<ClientPage> page_;
-  std::string token_;
-  std::uint64_t session_id_ = 0;
-  std::atomic<std::uint32_t> version_ = 0;  // of the protocol, as the last daemon speaks it
+  link::Membership member_;
 
   Maintenance maintenance_;
 
@@ -320,10 +306,8 @@ class DaemonConnection {
   CondVar changed_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   absl::Status gone_ ABSL_GUARDED_BY(mutex_);  // the status while no daemon answers
-  std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
-  std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Orphan> unsent_ ABSL_GUARDED_BY(mutex_);  // given back while the daemon did not read
+  link::Requests<Waiter> requests_ ABSL_GUARDED_BY(mutex_);
+  ReturningChunks returning_ ABSL_GUARDED_BY(mutex_);
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReleaseOfDaemon> releases_ ABSL_GUARDED_BY(mutex_);
@@ -331,8 +315,7 @@ class DaemonConnection {
   std::atomic<bool> has_suspended_{false};
   std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation of the snapshots taken last
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Receive
-  bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // a frame that arrives wakes the session thread
+  bool armed_ ABSL_GUARDED_BY(mutex_) = false;  // a frame that arrives wakes the session thread
   bool quiet_is_set_ ABSL_GUARDED_BY(mutex_) = false;
   std::uint64_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // a grant; 0: none
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;              // for good: the next daemon is told, too
@@ -342,12 +325,8 @@ class DaemonConnection {
 
   // Written under both locks, read under either of them or none.
   std::atomic<std::uint64_t> generation_ = 0;
-  std::optional<TimePoint> next_attempt_ ABSL_GUARDED_BY(mutex_);  // the daemon is looked for then
-  std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_){0};
-  std::unordered_set<std::uint64_t> returning_ ABSL_GUARDED_BY(mutex_);  // chunks
-  std::unordered_set<std::uint64_t> given_up_ ABSL_GUARDED_BY(mutex_);   // returned and not attested
-  std::vector<Orphan> owed_ ABSL_GUARDED_BY(mutex_);  // were returned while the daemon was away; no grants
-  Mutex holders_mutex_;                               // before mutex_
+  link::Attempts attempts_ ABSL_GUARDED_BY(mutex_);  // to join the next daemon
+  Mutex holders_mutex_;                              // before mutex_
   std::vector<Holder*> holders_ ABSL_GUARDED_BY(holders_mutex_);
   std::unique_ptr<std::thread> thread_;
 };

@@ -21,8 +21,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kFirstPause{5};
-constexpr std::chrono::milliseconds kLongestPause{200};
 // Of one attempt, and of callers that still work on earlier grants.
 constexpr std::chrono::seconds kAttempt{5};
 // Of a daemon that is too busy to accept; the next attempt follows.
@@ -33,17 +31,32 @@ constexpr std::chrono::milliseconds kLookForTheEnd{100};
 // them.
 constexpr std::size_t kChunksOfAPage = 128;
 
-// True for an answer that would be the same at the next attempt.
+/// Whether the daemon would say the same at the next attempt.
 bool IsFinal(const absl::Status& status) {
-  return !status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
-         !absl::IsResourceExhausted(status) && !absl::IsAborted(status);
+  return !status.ok() && !link::MayBeAskedAgain(static_cast<PlainCode>(status.code()));
 }
 
-absl::Status GoodbyeStatus(const wire::Goodbye& goodbye) {
-  const absl::Status status = StatusFromWire(goodbye.code, goodbye.message);
-  if (status.ok()) return absl::UnavailableError(goodbye.message);
-  // CANCELLED is one that hung up without a word (Ask).
-  return absl::IsCancelled(status) ? absl::UnknownError(goodbye.message) : status;
+/// CANCELLED: the daemon hung up without a word; a Goodbye has another code. ABORTED: the connection is being
+/// destroyed.
+absl::Status StatusOf(const link::Reply& reply) {
+  using Kind = link::Reply::Kind;
+  const PlainStatus& status = reply.status;
+  switch (reply.kind) {
+    case Kind::kAnswered:
+      return absl::OkStatus();
+    case Kind::kStopped:
+      return absl::AbortedError("the session is being dropped");
+    case Kind::kHungUp:
+      return absl::CancelledError(status.message);
+    case Kind::kGoodbye: {
+      const absl::Status goodbye = StatusFromWire(static_cast<int>(status.code), status.message);
+      if (goodbye.ok()) return absl::UnavailableError(status.message);
+      return absl::IsCancelled(goodbye) ? absl::UnknownError(status.message) : goodbye;
+    }
+    default:
+      if (status.code != PlainCode::kDeadlineExceeded) return status;
+      return absl::DeadlineExceededError("it does not answer (stopped, or still at its start)");
+  }
 }
 
 }  // namespace
@@ -58,7 +71,7 @@ void DaemonConnection::RemoveHolder(Holder& holder) {
   std::erase(holders_, &holder);
 }
 
-bool DaemonConnection::IsAway() const { return next_attempt_.has_value(); }
+bool DaemonConnection::IsAway() const { return attempts_.next().has_value(); }
 
 absl::Status DaemonConnection::LostError() const { return Broken("was started again"); }
 
@@ -74,7 +87,7 @@ bool DaemonConnection::IsOver() const {
 
 std::optional<DaemonConnection::TimePoint> DaemonConnection::next_attempt() const {
   MutexLock lock(mutex_);
-  return next_attempt_;
+  return attempts_.next();
 }
 
 void DaemonConnection::Lose(absl::Status status) {
@@ -82,8 +95,7 @@ void DaemonConnection::Lose(absl::Status status) {
   gone_ = status;
   Fail(std::move(status));
   if (options_.reconnect_path.empty() || closed_) return;
-  next_attempt_ = Clock::now();
-  pause_ = kFirstPause;
+  attempts_.Start(Clock::now());
   (void)::eventfd_write(wake_.get(), 1);
 }
 
@@ -101,7 +113,7 @@ absl::Status DaemonConnection::AwaitDaemon(TimePoint deadline) {
 void DaemonConnection::TryToReconnect() {
   {
     MutexLock lock(mutex_);
-    if (!next_attempt_ || stopping_ || Clock::now() < *next_attempt_) return;
+    if (!IsAway() || stopping_ || Clock::now() < *attempts_.next()) return;
   }
   absl::StatusOr<UniqueFd> socket = ConnectUnix(options_.reconnect_path, SOCK_SEQPACKET, kConnectPatience);
   const absl::Status status = socket.ok() ? Rejoin(ClientChannel(*std::move(socket))) : socket.status();
@@ -111,7 +123,7 @@ void DaemonConnection::TryToReconnect() {
   const bool has_spoken = socket.ok() && !absl::IsCancelled(status);
   MutexLock lock(mutex_);
   if (has_spoken && IsFinal(status)) {
-    next_attempt_.reset();
+    attempts_.Stop();
     status_ = status;
     // The session that was to end has ended.
     if (closing_ && absl::IsFailedPrecondition(status)) EndHere();
@@ -124,8 +136,7 @@ void DaemonConnection::TryToReconnect() {
     } else {
       status_ = gone_;
     }
-    next_attempt_ = Clock::now() + pause_;
-    pause_ = std::min(2 * pause_, kLongestPause);
+    attempts_.Fail(Clock::now());
     return;
   }
   NotifyChange();
@@ -135,54 +146,50 @@ void DaemonConnection::TryToReconnect() {
   mutex_.Lock();
 }
 
+/// Ends an attempt of a connection that is being destroyed.
+class DaemonConnection::StopWatch final : public link::Watch {
+ public:
+  explicit StopWatch(DaemonConnection& connection) : connection_(connection) {}
+  link::TimePoint NextLook(link::TimePoint deadline) override {
+    return std::min(deadline, Clock::now() + kLookForTheEnd);
+  }
+  bool IsToStop() override { return connection_.IsStopping(); }
+
+ private:
+  DaemonConnection& connection_;
+};
+
+bool DaemonConnection::IsStopping() {
+  MutexLock lock(mutex_);
+  return stopping_;
+}
+
 absl::Status DaemonConnection::Rejoin(ClientChannel channel) {
   const TimePoint deadline = Clock::now() + kAttempt;
-  LGPU_RETURN_IF_ERROR(Greet(channel, deadline));
+  StopWatch watch(*this);
+  link::Handshake handshake(channel, &watch);
+  LGPU_RETURN_IF_ERROR(Greet(handshake, deadline));
   LGPU_ASSIGN_OR_RETURN(const std::vector<HeldChunk> held, ChunksToAttest(deadline));
-  LGPU_RETURN_IF_ERROR(Attest(channel, held, deadline));
-  LGPU_ASSIGN_OR_RETURN(const std::vector<Orphan> owed, GoOnWith(std::move(channel)));
+  LGPU_RETURN_IF_ERROR(Attest(handshake, held, deadline));
+  LGPU_ASSIGN_OR_RETURN(const std::vector<Batch> owed, GoOnWith(std::move(channel)));
   GiveBack(owed, generation_.load());
   return absl::OkStatus();
 }
 
-absl::Status DaemonConnection::Greet(ClientChannel& channel, TimePoint deadline) {
-  wire::Hello hello = Greeting();
-  hello.resume = wire::Resume{.session_id = session_id_, .session_token = {token_}};
-  LGPU_ASSIGN_OR_RETURN(ClientFrame answer, Ask(channel, {.body = std::move(hello)}, {}, deadline));
-  if (answer.fds_cut) return CutError();
-  const auto* const welcome = answer.frame.Get<wire::Welcome>();
-  if (welcome == nullptr || !welcome->resumed || welcome->session_token.bytes != token_ ||
-      answer.fds.size() != 2) {
+absl::Status DaemonConnection::Greet(link::Handshake& handshake, TimePoint deadline) {
+  using Kind = link::Reply::Kind;
+  constexpr bool kResumes = true;
+  const link::Reply reply = handshake.Greet(Greeting(), kResumes, member_, deadline);
+  if (reply.kind == Kind::kCut) return CutError();
+  if (reply.kind == Kind::kStrange || reply.kind == Kind::kOtherVersion) {
     return absl::FailedPreconditionError(
         "lgpud at " + options_.directory +
         " was started again and takes no session up again; open a new Context");
   }
-  version_ = welcome->protocol_version;
-  LGPU_RETURN_IF_ERROR(SharedPages::ReplaceStatsPage(MapWithBoost, stats_, std::move(answer.fds[0])));
-  LGPU_RETURN_IF_ERROR(SharedPages::ReplaceClientPage(MapWithBoost, page_, std::move(answer.fds[1])));
+  LGPU_RETURN_IF_ERROR(StatusOf(reply));
+  LGPU_RETURN_IF_ERROR(handshake.TakePages(MapWithBoost, kResumes, member_));
   NoteMakesNoUse();
   return absl::OkStatus();
-}
-
-absl::StatusOr<ClientFrame> DaemonConnection::Ask(ClientChannel& channel, const wire::Frame& frame,
-                                                  std::span<const int> fds, TimePoint deadline) {
-  const absl::Status sent = channel.Send(frame, fds, deadline);
-  // A daemon that has hung up may have sent its reason.
-  if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
-  while (true) {
-    const TimePoint look = std::min(deadline, Clock::now() + kLookForTheEnd);
-    absl::StatusOr<ClientFrame> answer = channel.Receive(look);
-    if (absl::IsUnavailable(answer.status())) return absl::CancelledError(answer.status().message());
-    if (const auto* const goodbye = answer.ok() ? answer->frame.Get<wire::Goodbye>() : nullptr) {
-      return GoodbyeStatus(*goodbye);
-    }
-    if (!absl::IsDeadlineExceeded(answer.status())) return answer;
-    if (look == deadline) {
-      return absl::DeadlineExceededError("it does not answer (stopped, or still at its start)");
-    }
-    MutexLock lock(mutex_);
-    if (stopping_) return absl::AbortedError("the session is being dropped");
-  }
 }
 
 absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::ChunksToAttest(
@@ -191,7 +198,8 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::Chunk
     // A chunk that came last may be on its way to its holder.
     MutexLock lock(mutex_);
     const auto is_at_work = [](const Waiter& waiter) { return waiter.has_pages || !waiter.inbox.empty(); };
-    while (std::any_of(waiters_.begin(), waiters_.end(), is_at_work)) {
+    const std::vector<Waiter>& rows = requests_.rows();
+    while (std::any_of(rows.begin(), rows.end(), is_at_work)) {
       if (stopping_ || Clock::now() >= deadline) return absl::UnavailableError("grants are still being used");
       changed_.WaitUntil(mutex_, deadline);
     }
@@ -207,16 +215,15 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::Chunk
   MutexLock lock(mutex_);
   // Chunks returned, or about to be, before this moment are not attested, which returns them. Chunks returned
   // later are attested, and then returned: by Return, or by GoOnWith where the daemon was still away.
-  given_up_.insert(returning_.begin(), returning_.end());
-  returning_.clear();
-  std::unordered_set<std::uint64_t> unnamed = given_up_;
-  for (const Orphan& returned : owed_) unnamed.insert(returned.chunks.begin(), returned.chunks.end());
-  owed_.clear();
-  std::erase_if(held, [&](const HeldChunk& chunk) { return unnamed.contains(chunk.chunk.id.value); });
-  return held;
+  std::vector<HeldChunk> attested;
+  for (HeldChunk& chunk : held) {
+    if (!returning_.Contains(chunk.chunk.id.value)) attested.push_back(std::move(chunk));
+  }
+  returning_.LeaveOutOfAttestation();
+  return attested;
 }
 
-absl::Status DaemonConnection::Attest(ClientChannel& channel, const std::vector<HeldChunk>& held,
+absl::Status DaemonConnection::Attest(link::Handshake& handshake, const std::vector<HeldChunk>& held,
                                       TimePoint deadline) {
   std::size_t next = 0;
   do {
@@ -229,69 +236,44 @@ absl::Status DaemonConnection::Attest(ClientChannel& channel, const std::vector<
       if (held[next].fd != nullptr) fds.push_back(held[next].fd->get());
     }
     page.more = next < held.size();
-    LGPU_ASSIGN_OR_RETURN(const ClientFrame answer, Ask(channel, {.body = std::move(page)}, fds, deadline));
-    if (answer.frame.Get<wire::Attested>() == nullptr) {
+    const link::Reply reply = handshake.Attest(std::move(page), fds, deadline);
+    if (reply.kind == link::Reply::Kind::kStrange) {
       return absl::InternalError("lgpud did not answer an Attest");
     }
+    LGPU_RETURN_IF_ERROR(StatusOf(reply));
   } while (next < held.size());
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith(ClientChannel channel) {
+absl::StatusOr<std::vector<ReturningChunks::Batch>> DaemonConnection::GoOnWith(ClientChannel channel) {
   MutexLock send_lock(send_mutex_);
   MutexLock lock(mutex_);
-  while (reading_) changed_.Wait(mutex_);
+  while (requests_.is_reading()) changed_.Wait(mutex_);
   LGPU_RETURN_IF_ERROR(channel_.TakeOver(std::move(channel)));
   generation_.fetch_add(1);
-  next_attempt_.reset();
+  attempts_.Stop();
   status_ = absl::OkStatus();
   unacknowledged_ = 0;
   close_is_sent_ = false;
-  unsent_.clear();   // were not attested
-  orphans_.clear();  // of grants by the earlier daemon that were not attested
   // The new daemon knows nothing of them; none is being answered, that is done on this thread.
   trims_.clear();
   snapshots_.clear();
   releases_.clear();
   suspends_.clear();
   if (waiting_ == 0) Arm(true);
-  return std::exchange(owed_, {});
+  return returning_.GoToNextDaemon();
 }
 
 // Giving back while the daemon may be gone.
 
 void DaemonConnection::StartReturn(std::span<const ChunkId> chunks) {
   MutexLock lock(mutex_);
-  for (const ChunkId chunk : chunks) returning_.insert(chunk.value);
+  returning_.Leave(chunks);
 }
 
 void DaemonConnection::CancelReturn(std::span<const ChunkId> chunks) {
   MutexLock lock(mutex_);
-  for (const ChunkId chunk : chunks) {
-    returning_.erase(chunk.value);
-    given_up_.erase(chunk.value);
-  }
-}
-
-std::vector<ChunkId> DaemonConnection::StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks) {
-  std::vector<ChunkId> part;
-  MutexLock lock(mutex_);
-  for (const ChunkId chunk : chunks) {
-    if (!given_up_.contains(chunk.value)) part.push_back(chunk);
-  }
-  if (!IsAway() || part.empty()) return part;
-  Orphan owed{.grant = 0, .device = device, .chunks = {}};
-  for (const ChunkId chunk : part) owed.chunks.push_back(chunk.value);
-  owed_.push_back(std::move(owed));
-  return {};
-}
-
-void DaemonConnection::FinishReturn(std::span<const ChunkId> chunks) {
-  MutexLock lock(mutex_);
-  for (const ChunkId chunk : chunks) {
-    given_up_.erase(chunk.value);
-    returning_.erase(chunk.value);
-  }
+  returning_.Settle(chunks);
 }
 
 }  // namespace lgpu
