@@ -10,7 +10,7 @@
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/lease_suspensions.h"
 #include "allocator/broker/thread_waker.h"
-#include "daemon/leases/host_memory.h"
+#include "base/host_memory.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
 
