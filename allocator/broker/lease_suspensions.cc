@@ -316,7 +316,7 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
   for (const SessionId id : MovedSessions(core_.tables, lease)) {
     SessionEntry& session = core_.tables.sessions.at(id);
     for (auto& [card, charge] : session.charges) core_.charges.Unpark(id, card);
-    if (!suspension.is_own) core_.overheads.Charge(session);
+    core_.overheads.Charge(session);
     for (const CardId card : session.on_cards) {
       const auto overhead = suspension.overheads.find({card, session.pid});
       if (overhead == suspension.overheads.end()) continue;
