@@ -86,7 +86,9 @@ absl::Status CheckSession(const SessionEntry& session) {
   const std::string who = absl::StrCat("process ", session.pid);
   if (!session.chunks.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(who, " has memory through liblgpu: only unmodified programs can be suspended"));
+        absl::StrCat(who,
+                     " has memory through liblgpu, which only the program itself can move\ntry: its own "
+                     "call, Context::Suspend"));
   }
   for (const auto& [card, charge] : session.charges) {
     if (charge.leaving && !charge.held.empty()) {
