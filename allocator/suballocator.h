@@ -179,6 +179,9 @@ class Suballocator {
   void CommitUnmapped(Handle detached);
   /// The detached chunks stay mapped and are free again.
   void Reattach(Handle detached);
+  /// The mapped pages of `range`, whole chunks, are these chunks from now on: one behind the other, and all
+  /// of the range. No node changes.
+  void ReplaceChunks(Range range, std::span<const Range> chunks);
 
   /// All stamps become smaller by this much, but not below 0: for an owner whose numbers run out.
   void RebaseStamps(Stamp by);

@@ -291,4 +291,15 @@ void Suballocator::Reattach(Handle detached) {
   Settle(index, State::kFree, nodes_[index].stamp);
 }
 
+void Suballocator::ReplaceChunks(Range range, std::span<const Range> chunks) {
+  pages_.Unmap(range.offset / kGranule / page_, range.end() / kGranule / page_);
+  Bytes reached = range.offset;
+  for (const Range& chunk : chunks) {
+    LGPU_CHECK(chunk.offset == reached);
+    pages_.Map(chunk.offset / kGranule / page_, chunk.end() / kGranule / page_);
+    reached = chunk.end();
+  }
+  LGPU_CHECK(reached == range.end());
+}
+
 }  // namespace lgpu

@@ -90,6 +90,7 @@ struct Suspension {
   bool is_parked = false;                 // its memory is in no account
   bool was_parked = false;                // or was, since it began
   bool has_failed = false;                // it is parked for good
+  bool is_own = false;                    // its program moves itself, and keeps its contexts on the cards
   std::set<SessionId> sessions;           // that had memory at its begin: their processes are moved
   std::map<LogicalId, Bytes> guarantees;  // while it is parked: of its devices, which have none then
   // While it is parked: what its processes had of each card beside their charges.

@@ -86,7 +86,9 @@ absl::Status CheckSession(const SessionEntry& session) {
   const std::string who = absl::StrCat("process ", session.pid);
   if (!session.chunks.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(who, " has memory through liblgpu: only unmodified programs can be suspended"));
+        absl::StrCat(who,
+                     " has memory through liblgpu, which only the program itself can move\ntry: its own "
+                     "call, Context::Suspend"));
   }
   for (const auto& [card, charge] : session.charges) {
     if (charge.leaving && !charge.held.empty()) {
@@ -134,6 +136,19 @@ absl::Status LeaseSuspensions::Begin(LeaseKey lease) {
   return absl::OkStatus();
 }
 
+absl::Status LeaseSuspensions::BeginOwn(LeaseKey lease, SessionId session) {
+  BrokerLock lock(core_);
+  LGPU_RETURN_IF_ERROR(CheckMayBegin(lease));
+  if (!SessionsWithMemory(core_.tables, lease).empty()) {
+    return absl::FailedPreconditionError("other programs of the lease have memory");
+  }
+  BeginLocked(lease);
+  Suspension& suspension = core_.tables.suspensions.at(lease);
+  suspension.is_own = true;
+  suspension.sessions.insert(session);
+  return absl::OkStatus();
+}
+
 void LeaseSuspensions::BeginLocked(LeaseKey lease) {
   core_.mutex.AssertHeld();
   core_.tables.suspensions[lease];
@@ -173,6 +188,8 @@ std::vector<LeaseSuspensions::Charge> LeaseSuspensions::Charges(LeaseKey lease) 
 LeaseSuspensions::ByProcess LeaseSuspensions::OverheadsNow(LeaseKey lease) const {
   core_.mutex.AssertHeld();
   ByProcess overheads;
+  const auto suspension = core_.tables.suspensions.find(lease);
+  if (suspension != core_.tables.suspensions.end() && suspension->second.is_own) return overheads;
   for (const SessionId id : MovedSessions(core_.tables, lease)) {
     const SessionEntry& session = core_.tables.sessions.at(id);
     for (const CardId card : session.on_cards) {
@@ -225,7 +242,7 @@ Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
       left[card] += charge.HeldInAll();
       core_.charges.Park(id, card);
     }
-    core_.overheads.Refund(session);
+    if (!suspension.is_own) core_.overheads.Refund(session);
   }
   DropGuarantees(lease);
   core_.charges.LogLess();
@@ -371,6 +388,7 @@ void LeaseSuspensions::Restore(LeaseKey lease, const Earlier& earlier) {
   suspension = {.is_parked = true,
                 .was_parked = true,
                 .has_failed = earlier.has_failed,
+                .is_own = earlier.is_own,
                 .sessions = {},
                 .guarantees = earlier.guarantees,
                 .overheads = {}};

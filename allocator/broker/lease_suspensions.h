@@ -37,6 +37,9 @@ class LeaseSuspensions {
 
   /// FAILED_PRECONDITION, with the reason: the lease cannot be suspended, or not now.
   absl::Status Begin(LeaseKey lease);
+  /// As Begin, for a session of the lease that has moved its contents by itself and has given its chunks
+  /// back. What its process has beside them stays charged.
+  absl::Status BeginOwn(LeaseKey lease, SessionId session);
   /// What a session of the lease has charged of a device, in whole granules.
   struct Charge {
     SessionId session;
@@ -78,6 +81,7 @@ class LeaseSuspensions {
     std::vector<Overhead> overheads = {};
     std::map<LogicalId, Bytes> guarantees = {};
     bool has_failed = false;
+    bool is_own = false;  // as after BeginOwn
   };
   /// The lease's devices and sessions are restored, without guarantees and charges.
   void Restore(LeaseKey lease, const Earlier& earlier);

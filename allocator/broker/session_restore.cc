@@ -88,9 +88,9 @@ void SessionRestore::ChargeOverhead() {
   BrokerLock lock(core_);
   for (auto& [id, session] : core_.tables.sessions) {
     const auto suspension = core_.tables.suspensions.find(session.lease);
-    const bool is_parked =
-        suspension != core_.tables.suspensions.end() && suspension->second.sessions.contains(id);
-    if (!is_parked) core_.overheads.Charge(session);
+    const bool has_left = suspension != core_.tables.suspensions.end() && !suspension->second.is_own &&
+                          suspension->second.sessions.contains(id);
+    if (!has_left) core_.overheads.Charge(session);
   }
 }
 

@@ -80,6 +80,19 @@ void ChunkStore::NoteUnmapped(Suballocator::Range range) {
   mapped_.erase(mapped_.lower_bound(range.offset), mapped_.lower_bound(range.end()));
 }
 
+std::vector<Chunk> ChunkStore::TakeForSuspension() {
+  std::vector<Chunk> taken = TakeAllSpare();
+  for (const auto& [offset, chunk] : mapped_) taken.push_back(chunk);
+  suspended_ = true;
+  return taken;
+}
+
+void ChunkStore::EndSuspension(const std::map<Bytes, Chunk>& chunks) {
+  mapped_ = chunks;
+  for (const auto& [offset, chunk] : mapped_) held_ += chunk.bytes;
+  suspended_ = false;
+}
+
 std::vector<ChunkStore::Run> ChunkStore::DetachIdle(Suballocator& blocks, const Wanted& wanted) const {
   std::vector<Suballocator::IdleRun> idle = blocks.IdleRuns(wanted.settled);
   std::sort(idle.begin(), idle.end(), [](const auto& a, const auto& b) {
@@ -129,7 +142,7 @@ absl::Status ChunkStore::CheckInvariants(bool in_flight) const {
                                               " overlaps another one or starts inside a page"));
     }
     reached = offset + chunk.bytes;
-    mapped += chunk.bytes;
+    if (!suspended_) mapped += chunk.bytes;
   }
   Bytes spare;
   for (const Chunk& chunk : spare_) spare += chunk.bytes;

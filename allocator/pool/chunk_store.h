@@ -20,6 +20,9 @@ std::vector<ChunkId> IdsOf(std::span<const Chunk> chunks);
 ///
 ///   held = mapped + spare + in hands
 ///
+/// While the pool is suspended, mapped() has the places of chunks that were given back, which count for
+/// nothing.
+///
 /// Not thread-safe: the pool's lock guards it.
 class ChunkStore {
  public:
@@ -49,6 +52,13 @@ class ChunkStore {
   // ---- Mapped chunks.
   void NoteMapped(Bytes offset, const Chunk& chunk) { mapped_.emplace(offset, chunk); }
   void NoteUnmapped(Suballocator::Range range);
+
+  // ---- A suspended pool.
+  /// Takes all chunks, spare ones too; of the mapped ones the places stay.
+  std::vector<Chunk> TakeForSuspension();
+  bool is_suspended() const { return suspended_; }
+  /// These chunks lie at all of the places again.
+  void EndSuspension(const std::map<Bytes, Chunk>& chunks);
 
   // ---- Idle chunks: mapped, and no block lies in them.
   enum class Bound { kAtLeast, kAtMost };
@@ -85,6 +95,7 @@ class ChunkStore {
   std::vector<Chunk> spare_;
   Bytes spare_bytes_;
   Bytes held_;
+  bool suspended_ = false;
 };
 
 }  // namespace lgpu

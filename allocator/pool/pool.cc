@@ -47,6 +47,9 @@ std::optional<std::chrono::steady_clock::time_point> Pool::Maintain(
     std::chrono::steady_clock::time_point now) {
   return impl_->upkeep().Maintain(now);
 }
+absl::Status Pool::Suspend() { return impl_->suspension().Suspend(); }
+bool Pool::is_suspended() const { return impl_->suspension().is_suspended(); }
+absl::Status Pool::Resume(std::chrono::nanoseconds timeout) { return impl_->suspension().Resume(timeout); }
 MemoryStats Pool::stats() const { return impl_->stats(); }
 Bytes Pool::limit() const { return impl_->limit(); }
 void Pool::ResetPeak() { impl_->ResetPeak(); }

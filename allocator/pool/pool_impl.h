@@ -15,6 +15,7 @@
 #include "allocator/pool/growth.h"
 #include "allocator/pool/pool_blocks.h"
 #include "allocator/pool/pool_state.h"
+#include "allocator/pool/suspension.h"
 #include "allocator/pool/upkeep.h"
 #include "lgpu/pool.h"
 
@@ -43,6 +44,7 @@ class Pool::Impl {
   absl::Status UseOn(const Block& block, StreamId stream);
   absl::StatusOr<Bytes> RequestedOf(const Block& block) const;
   Upkeep& upkeep() { return upkeep_; }
+  Suspension& suspension() { return suspension_; }
   MemoryStats stats() const;
   Bytes limit() const { return state_.epoch.IsForked() ? Bytes() : state_.source->limit(); }
   void ResetPeak();
@@ -97,6 +99,7 @@ class Pool::Impl {
   FenceKeeper fences_{state_};
   Growth growth_{state_, fences_};
   Upkeep upkeep_{state_, fences_};
+  Suspension suspension_{state_};
   std::vector<std::unique_ptr<TraceRecorder>> recorders_ ABSL_GUARDED_BY(state_.mutex);
 };
 

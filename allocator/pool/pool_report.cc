@@ -58,7 +58,9 @@ MemoryStats Pool::Impl::StatsUnder(Bytes limit) const {
   stats.peak_used = std::max(state_.meter.peak_used(), stats.used);
   stats.held = state_.chunks.held();
   stats.workspace = state_.scratch;
-  stats.idle = state_.chunks.spare_bytes() + state_.blocks.idle(Suballocator::kYoungest);
+  if (!state_.chunks.is_suspended()) {
+    stats.idle = state_.chunks.spare_bytes() + state_.blocks.idle(Suballocator::kYoungest);
+  }
   stats.largest_free_block = state_.blocks.largest_free();
   stats.live_blocks = state_.LiveBlocks();
   stats.num_allocs = state_.counts.allocs + cached.hits;

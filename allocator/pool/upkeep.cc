@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kTick{1000};
 }  // namespace
 
 std::optional<TimePoint> Upkeep::Maintain(TimePoint now) {
-  if (state_.epoch.IsForked()) return std::nullopt;
+  if (state_.epoch.IsForked() || IsSuspended()) return std::nullopt;
   const bool quiet = FlushIdleCaches(now);
   fences_.Poll().IgnoreError();  // a request that needs the memory behind them reports the error
   GrowAhead();
@@ -40,6 +40,11 @@ std::optional<TimePoint> Upkeep::Maintain(TimePoint now) {
   state_.FallAsleep();
   if (now - asleep_since_ >= kTick) return std::nullopt;
   return asleep_since_ + kTick;
+}
+
+bool Upkeep::IsSuspended() const {
+  MutexLock lock(state_.mutex);
+  return state_.chunks.is_suspended();
 }
 
 // Caches of threads that do nothing keep pages from being idle. True: no thread has allocated of late.
@@ -166,6 +171,7 @@ absl::StatusOr<Bytes> Upkeep::GiveBack(const Offer& offer) {
 // does not grow ahead for earlier use.
 absl::StatusOr<Bytes> Upkeep::TrimSettled(Bytes bytes, bool rather_more) {
   LGPU_RETURN_IF_ERROR(state_.CheckAlive());
+  if (IsSuspended()) return Bytes();
   {
     MutexLock lock(state_.mutex);
     state_.FlushCaches();
@@ -187,6 +193,7 @@ absl::StatusOr<Pool::Trimmed> Upkeep::TrimFor(Bytes bytes) {
   Pool::Trimmed trimmed;
   LGPU_ASSIGN_OR_RETURN(trimmed.returned, TrimSettled(bytes, true));
   MutexLock lock(state_.mutex);
+  if (state_.chunks.is_suspended()) return trimmed;
   trimmed.pending = state_.blocks.idle(Suballocator::kYoungest) - state_.blocks.idle(state_.SettledStamp());
   return trimmed;
 }

@@ -12,7 +12,7 @@
 namespace lgpu {
 
 /// An Upkeep does what a pool need not do on the path of an allocation: it grows ahead of demand, gives idle
-/// memory back, and trims. Thread-safe; state and fences outlive it.
+/// memory back, and trims. It leaves a suspended pool alone. Thread-safe; state and fences outlive it.
 class Upkeep {
  public:
   Upkeep(PoolState& state, FenceKeeper& fences) : state_(state), fences_(fences) {}
@@ -28,6 +28,7 @@ class Upkeep {
     Decay::Surplus surplus;
     bool rather_more = false;  // a chunk that is larger than the rest of `surplus` goes too
   };
+  bool IsSuspended() const;
   bool FlushIdleCaches(PoolState::Clock::time_point now);
   void GrowAhead();
   bool GiveBackSurplus(PoolState::Clock::time_point now);

@@ -43,4 +43,13 @@ absl::StatusOr<wire::Lease> ResizeLease(ControlClient& control, const wire::Resi
   return Call<wire::Lease>(control, "ResizeLease", request);
 }
 
+absl::Status SuspendLease(ControlClient& control, const wire::SuspendLeaseRequest& request) {
+  return control.Call("SuspendLease", wire::Encode(request)).status();
+}
+
+absl::Status ResumeLease(ControlClient& control, const wire::ResumeLeaseRequest& request,
+                         std::chrono::milliseconds timeout) {
+  return control.Call("ResumeLease", wire::Encode(request), timeout).status();
+}
+
 }  // namespace lgpu

@@ -1,6 +1,9 @@
 #ifndef LGPU_CLIENT_CONTROL_LEASE_CALLS_H_
 #define LGPU_CLIENT_CONTROL_LEASE_CALLS_H_
 
+#include <chrono>
+
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/control/control_client.h"
 #include "proto/wire/control_messages.h"
@@ -14,6 +17,10 @@ absl::StatusOr<wire::Lease> CreateLease(ControlClient& control, const wire::Crea
 absl::StatusOr<wire::Lease> AttachLease(ControlClient& control, const wire::AttachLeaseRequest& request);
 absl::StatusOr<wire::Lease> GetLease(ControlClient& control, const wire::GetLeaseRequest& request);
 absl::StatusOr<wire::Lease> ResizeLease(ControlClient& control, const wire::ResizeLeaseRequest& request);
+/// Without their answers; `timeout` is that of the call.
+absl::Status SuspendLease(ControlClient& control, const wire::SuspendLeaseRequest& request);
+absl::Status ResumeLease(ControlClient& control, const wire::ResumeLeaseRequest& request,
+                         std::chrono::milliseconds timeout);
 
 }  // namespace lgpu
 

@@ -67,6 +67,14 @@ lgpu_code lgpu_context_close(lgpu_context* context, lgpu_status* status) {
   if (context == nullptr) return Missing("the context", status);
   return Report(context->context.Close(), status);
 }
+lgpu_code lgpu_context_suspend(lgpu_context* context, lgpu_status* status) {
+  if (context == nullptr) return Missing("the context", status);
+  return Report(context->context.Suspend(), status);
+}
+lgpu_code lgpu_context_resume(lgpu_context* context, lgpu_status* status) {
+  if (context == nullptr) return Missing("the context", status);
+  return Report(context->context.Resume(), status);
+}
 void lgpu_context_delete(lgpu_context* context) { std::unique_ptr<lgpu_context>{context}.reset(); }
 const char* lgpu_context_lease(const lgpu_context* context) {
   return context == nullptr ? "" : context->context.lease().c_str();

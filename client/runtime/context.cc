@@ -69,6 +69,10 @@ Context::~Context() { Retire(); }
 
 absl::Status Context::Close() { return state_ == nullptr ? absl::OkStatus() : state_->Close(); }
 
+absl::Status Context::Suspend() const { return state_ == nullptr ? NoContext() : state_->Suspend(); }
+
+absl::Status Context::Resume() const { return state_ == nullptr ? NoContext() : state_->Resume(); }
+
 void Context::Retire() {
   if (state_ != nullptr) state_->Retire();
 }

@@ -148,8 +148,12 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
     devices_.push_back(std::move(device));
   }
   for (int i = 0; i < runtime_.cpu_count; ++i) devices_.push_back(std::make_unique<Device>(i));
-  memory_.StartUpkeep([this](Maintenance::TimePoint now) { return RecordMeasured(now); });
+  StartUpkeep();
   return absl::OkStatus();
+}
+
+void ContextState::StartUpkeep() {
+  memory_.StartUpkeep([this](Maintenance::TimePoint now) { return RecordMeasured(now); });
 }
 
 std::optional<Maintenance::TimePoint> ContextState::RecordMeasured(Maintenance::TimePoint now) {
@@ -199,7 +203,7 @@ DeviceRequest ContextState::ResolveScope(std::optional<std::string_view> device,
 
 Bytes ContextState::limit(int index) {
   const auto position = static_cast<std::size_t>(index);
-  const GatePass pass(gate_);
+  const GatePass pass(free_gate_);
   return pass ? devices_[position]->memory().limit() : infos_[position].memory_limit;
 }
 
@@ -259,6 +263,7 @@ absl::Status ContextState::Close() {
 }
 
 absl::Status ContextState::CloseNow() {
+  saved_.clear();
   if (!closed_) ShutDownDevices();
   // A daemon that was away may be back by now; a call that was interrupted is made again.
   if (!lease_is_closed_) {
@@ -389,7 +394,7 @@ absl::Status ContextState::ExportsError() const {
   return InUse(absl::FailedPreconditionError(
       Cat(exports_.exports, exports_.exports == 1 ? " array (" : " arrays (", FormatBytes(exports_.bytes),
           exports_.exports == 1 ? ") still uses" : ") still use",
-          " memory of this Context outside lgpu, so it stays open; drop them, and close it again")));
+          " memory of this Context outside lgpu; drop them, and try again")));
 }
 
 void ContextState::ShutDownDevices() {
@@ -405,6 +410,12 @@ void ContextState::ShutDownDevices() {
 
 absl::Status ContextState::ClosedError() const {
   if (IsForked()) return ForkedError();
+  // A gate that was held may be open again by now.
+  if (was_suspended_.load() && !gate_.is_closed()) {
+    return absl::FailedPreconditionError(
+        "the Context is suspended: the contents of its tensors are in host memory\n  try: Resume, then the "
+        "same call");
+  }
   return absl::FailedPreconditionError(
       "the Context is closed: its memory is returned and the contents of its tensors are gone; open another "
       "one");

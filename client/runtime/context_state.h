@@ -20,6 +20,7 @@
 #include "client/runtime/placer.h"
 #include "client/runtime/tensor_buffer.h"
 #include "client/session/memory_session.h"
+#include "client/session/saved_contents.h"
 #include "kernels/registry.h"
 #include "lgpu/context.h"
 
@@ -52,6 +53,9 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   /// last one does the rest.
   void Retire();
   bool IsRetired() const { return retired_.load(); }
+  /// Context::Suspend and Resume.
+  absl::Status Suspend();
+  absl::Status Resume();
 
   /// Context::LetTensorsKeep. Callers have not shared the Context yet.
   void LetTensorsKeep(std::weak_ptr<void> owner) { owner_ = std::move(owner); }
@@ -82,7 +86,7 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   /// Blocks are used and freed behind this one, which stays open as long as memory is lent.
   Gate& free_gate() { return free_gate_; }
   bool IsForked() const { return epoch_.IsForked(); }
-  /// Why the gate is shut: FAILED_PRECONDITION.
+  /// Why the gate is shut, or was a moment ago: FAILED_PRECONDITION.
   absl::Status ClosedError() const;
 
   /// By the placer's position: the GPUs, then the CPU.
@@ -139,6 +143,19 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   absl::Status CloseNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   /// No thread passes the gate any more when this returns, and all blocks are gone.
   void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
+  void StartUpkeep();
+  /// OK, or why its memory cannot go: blocks, exports and streams of the program's own, preallocated memory.
+  absl::Status CheckMaySuspend() const;
+  /// The contents go to host memory, then all memory to the lease. On an error all is as before, or, where
+  /// that fails too, in `saved_`.
+  absl::Status MoveOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
+  /// The contents are in `saved_` still where it fails.
+  absl::Status MoveIn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
+  /// The lease shows that it is suspended, and others get what it has guaranteed, where that can be.
+  void SuspendLease() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
+  absl::Status ResumeLease() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
+  absl::Status TakeMemory();
+  void GiveUpMemory();
   /// Records the device time of ops that are done. Part of the upkeep.
   std::optional<Maintenance::TimePoint> RecordMeasured(Maintenance::TimePoint now);
 
@@ -170,7 +187,12 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   Context::ExportCount exports_ ABSL_GUARDED_BY(exports_mutex_);
   bool exports_ended_ ABSL_GUARDED_BY(exports_mutex_) = false;  // there will be no more
   int memory_handles_ ABSL_GUARDED_BY(exports_mutex_) = 0;
-  Mutex close_mutex_;  // orders calls of Close; held over the whole of it, nothing else waits for it
+  std::atomic<bool> was_suspended_{false};
+  // Orders calls of Close, Suspend and Resume; held over the whole of each, nothing else waits for it.
+  Mutex close_mutex_;
+  // By the GPUs' order, while the Context is suspended: its gate is held.
+  std::vector<SavedContents> saved_ ABSL_GUARDED_BY(close_mutex_);
+  bool lease_is_suspended_ ABSL_GUARDED_BY(close_mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   bool lease_is_closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   absl::Status close_status_ ABSL_GUARDED_BY(close_mutex_);

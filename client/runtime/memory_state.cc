@@ -118,6 +118,7 @@ class ContextMemory final : public MemoryState {
       return absl::FailedPreconditionError(
           "the Context of this LogicalMemory is closed: its memory went back; open another one");
     }
+    if (context_->gate().is_held()) return context_->ClosedError();
     if (!context_->IsRetired()) return Closing("the Context of this LogicalMemory");
     return absl::FailedPreconditionError(
         "the Context of this LogicalMemory is gone: blocks that are live can be used and freed, and there "

@@ -67,14 +67,23 @@ absl::StatusOr<wire::Lease> NewLease(ControlClient& control, const ContextOption
   return CreateLease(control, request);
 }
 
-absl::Status Resize(const std::string& directory, const std::string& token,
-                    const wire::ResizeLeaseRequest& request) {
+absl::StatusOr<std::shared_ptr<ControlClient>> ControlOf(const std::string& directory,
+                                                         const std::string& token) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon({.directories = {directory}}));
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control,
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ControlClient> control,
                         ControlClient::Create(std::move(daemon.control), daemon.directory));
   control->UseToken(token);
+  return control;
+}
+
+absl::Status Resize(const std::string& directory, const std::string& token,
+                    const wire::ResizeLeaseRequest& request) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control, ControlOf(directory, token));
   return ResizeLease(*control, request).status();
 }
+
+// The answer of an lgpud that is busy may take longer than the wait.
+constexpr std::chrono::milliseconds kAnswer = std::chrono::seconds(10);
 
 DaemonLease::Resizer ResizerOf(std::string directory, std::string lease) {
   return [directory = std::move(directory), lease = std::move(lease)](
@@ -86,6 +95,22 @@ DaemonLease::Resizer ResizerOf(std::string directory, std::string lease) {
     if (guarantee) device.guarantee_bytes = guarantee->count();
     return Resize(directory, token, {.lease = lease, .devices = {device}});
   };
+}
+
+DaemonLease::Calls CallsOf(const std::string& directory, const std::string& lease) {
+  return {.resize = ResizerOf(directory, lease),
+          .suspend = [directory, lease](const std::string& token, Bytes bytes) -> absl::Status {
+            LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control, ControlOf(directory, token));
+            return SuspendLease(*control, {.lease = lease, .own_bytes = bytes.count()});
+          },
+          .resume = [directory, lease](const std::string& token,
+                                       std::chrono::nanoseconds timeout) -> absl::Status {
+            LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control, ControlOf(directory, token));
+            const auto wait = std::chrono::ceil<std::chrono::milliseconds>(timeout);
+            return ResumeLease(
+                *control, {.lease = lease, .wait_ms = static_cast<std::uint64_t>(wait.count()), .own = true},
+                wait + kAnswer);
+          }};
 }
 
 }  // namespace
@@ -112,7 +137,7 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
   }
   connection->DropLater(std::move(control));
   if (!granted.ok()) return granted.status();
-  return DaemonLease::Open(std::move(connection), *granted, ResizerOf(daemon.directory, granted->id));
+  return DaemonLease::Open(std::move(connection), *granted, CallsOf(daemon.directory, granted->id));
 }
 
 }  // namespace lgpu

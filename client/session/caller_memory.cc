@@ -202,7 +202,7 @@ absl::Status CallerMemory::CheckNoneLive() const {
   return absl::FailedPreconditionError(
       absl::StrCat(now.blocks, now.blocks == 1 ? " block (" : " blocks (", FormatBytes(now.bytes),
                    ") of this memory ", now.blocks == 1 ? "is" : "are", " still in use, ", now.exported,
-                   " of them exported\n  try: free them, let their owners go, and close again"));
+                   " of them exported\n  try: free them, let their owners go, and try again"));
 }
 
 }  // namespace lgpu

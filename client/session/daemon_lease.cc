@@ -122,11 +122,11 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const std::string& lea
 }  // namespace
 
 DaemonLease::DaemonLease(std::unique_ptr<DaemonConnection> connection, const wire::Lease& granted,
-                         std::vector<LeasedDevice> devices, Resizer resize)
+                         std::vector<LeasedDevice> devices, Calls calls)
     : id_(granted.id),
       name_(granted.name),
       devices_(std::move(devices)),
-      resize_(std::move(resize)),
+      calls_(std::move(calls)),
       connection_(std::move(connection)) {}
 
 absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Attach(const Endpoint& endpoint,
@@ -139,14 +139,14 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Attach(const Endpoint& endpo
                                                                     .reconnect_path = path,
                                                                     .answers_snapshots = true}));
   LGPU_ASSIGN_OR_RETURN(const wire::Lease granted, connection->Attach(lease));
-  return Open(std::move(connection), granted, CannotResize);
+  return Open(std::move(connection), granted, {.resize = CannotResize});
 }
 
 absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(std::unique_ptr<DaemonConnection> connection,
-                                                         const wire::Lease& granted, Resizer resize) {
+                                                         const wire::Lease& granted, Calls calls) {
   LGPU_ASSIGN_OR_RETURN(std::vector<LeasedDevice> usable, UsableDevices(granted));
   std::unique_ptr<DaemonLease> lease(
-      new DaemonLease(std::move(connection), granted, std::move(usable), std::move(resize)));
+      new DaemonLease(std::move(connection), granted, std::move(usable), std::move(calls)));
   LGPU_ASSIGN_OR_RETURN(lease->backend_, BackendFor(lease->name_, lease->devices_));
   const std::vector<PhysicalDevice>& cards = lease->backend_->devices();
   for (LeasedDevice& device : lease->devices_) {

@@ -1,6 +1,7 @@
 #ifndef LGPU_CLIENT_SESSION_DAEMON_LEASE_H_
 #define LGPU_CLIENT_SESSION_DAEMON_LEASE_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,11 +26,19 @@ class DaemonLease final : public Lease {
   /// rest is as in Lease::Resize.
   using Resizer = std::function<absl::Status(const std::string& token, int i, Bytes limit,
                                              std::optional<Bytes> guarantee)>;
+  /// Calls of the daemon's control service, in the name of the session with `token`. An empty one: there is
+  /// none.
+  struct Calls {
+    Resizer resize = {};
+    /// As Lease::BeginSuspension and EndSuspension.
+    std::function<absl::Status(const std::string& token, Bytes bytes)> suspend = {};
+    std::function<absl::Status(const std::string& token, std::chrono::nanoseconds timeout)> resume = {};
+  };
 
   /// Takes over a connection whose session has the lease `granted`. FAILED_PRECONDITION, INTERNAL: this
   /// process cannot use the cards of the lease; NOT_FOUND: CUDA_VISIBLE_DEVICES leaves none of them.
   static absl::StatusOr<std::unique_ptr<Lease>> Open(std::unique_ptr<DaemonConnection> connection,
-                                                     const wire::Lease& granted, Resizer resize);
+                                                     const wire::Lease& granted, Calls calls);
   /// Attaches to an existing lease, named by its handle or name, over a session of its own and without gRPC.
   /// Such a lease cannot be resized. Errors as FindDaemon, DaemonConnection::Attach and Open.
   static absl::StatusOr<std::unique_ptr<Lease>> Attach(const Endpoint& endpoint, const std::string& lease);
@@ -55,19 +64,25 @@ class DaemonLease final : public Lease {
   ClientPage& page() override { return connection_->page(); }
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override {
     const int lease_index = devices_.at(static_cast<std::size_t>(i)).lease_index;
-    return resize_(connection_->token(), lease_index, limit, guarantee);
+    return calls_.resize(connection_->token(), lease_index, limit, guarantee);
+  }
+  absl::Status BeginSuspension(Bytes bytes) override {
+    return calls_.suspend ? calls_.suspend(connection_->token(), bytes) : Lease::BeginSuspension(bytes);
+  }
+  absl::Status EndSuspension(std::chrono::nanoseconds timeout) override {
+    return calls_.resume ? calls_.resume(connection_->token(), timeout) : absl::OkStatus();
   }
   absl::Status Close() override;
   absl::Status status() const override { return connection_->status(); }
 
  private:
   DaemonLease(std::unique_ptr<DaemonConnection> connection, const wire::Lease& granted,
-              std::vector<LeasedDevice> devices, Resizer resize);
+              std::vector<LeasedDevice> devices, Calls calls);
 
   const std::string id_;
   const std::string name_;
   std::vector<LeasedDevice> devices_;  // constant after Open
-  const Resizer resize_;
+  const Calls calls_;
   const std::unique_ptr<DaemonConnection> connection_;
   std::unique_ptr<DeviceBackend> backend_;
   std::vector<std::unique_ptr<RegionSource>> sources_;

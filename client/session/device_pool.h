@@ -70,6 +70,12 @@ class DevicePool {
   /// As Pool::Maintain.
   std::optional<std::chrono::steady_clock::time_point> Maintain(std::chrono::steady_clock::time_point now);
 
+  /// As Pool::Suspend and Resume. Nothing happens where the pool is suspended, or is not.
+  absl::Status Suspend() { return pool_->is_suspended() ? absl::OkStatus() : pool_->Suspend(); }
+  absl::Status Resume(std::chrono::nanoseconds timeout) {
+    return pool_->is_suspended() ? pool_->Resume(timeout) : absl::OkStatus();
+  }
+
   Bytes limit() const { return pool_->limit(); }
   MemoryStats stats() const { return pool_->stats(); }
   MemorySnapshot Snapshot() const { return pool_->Snapshot(); }

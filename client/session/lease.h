@@ -1,6 +1,7 @@
 #ifndef LGPU_CLIENT_SESSION_LEASE_H_
 #define LGPU_CLIENT_SESSION_LEASE_H_
 
+#include <chrono>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -76,6 +77,13 @@ class Lease {
   /// the device keeps its own, as far as the limit allows.
   static constexpr Bytes kWholeCard = Bytes(std::numeric_limits<std::uint64_t>::max());
   virtual absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) = 0;
+  /// All memory is given back, and `bytes` of contents are in host memory: the lease is suspended, and has no
+  /// guarantee, until EndSuspension. An error: the lease stays as it is (it has other programs, or no lgpud).
+  virtual absl::Status BeginSuspension(Bytes /*bytes*/) {
+    return absl::UnimplementedError("this lease cannot be suspended");
+  }
+  /// Waits up to `timeout` for the lease's guarantee. RESOURCE_EXHAUSTED: there is no room for it now.
+  virtual absl::Status EndSuspension(std::chrono::nanoseconds /*timeout*/) { return absl::OkStatus(); }
   /// All sources are gone; ends the session and waits until the quota is free.
   virtual absl::Status Close() = 0;
   /// OK, or why the lease cannot be used any more: closed, forked, or the daemon is gone.

@@ -56,6 +56,10 @@ class SplitLease final : public Lease {
   /// Within the limit of the lease's device, and not for preallocated parts; a part has no guarantee of its
   /// own.
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override;
+  absl::Status BeginSuspension(Bytes bytes) override { return whole_->BeginSuspension(bytes); }
+  absl::Status EndSuspension(std::chrono::nanoseconds timeout) override {
+    return whole_->EndSuspension(timeout);
+  }
   absl::Status Close() override;
   absl::Status status() const override { return whole_->status(); }
 

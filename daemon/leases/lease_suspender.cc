@@ -10,7 +10,7 @@
 #include "allocator/broker/card_observer.h"
 #include "allocator/broker/lease_suspensions.h"
 #include "allocator/broker/thread_waker.h"
-#include "daemon/leases/host_memory.h"
+#include "base/host_memory.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
 
@@ -80,7 +80,10 @@ std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker
     suspension.set_bytes(info->parked.count());
     suspension.set_place(static_cast<std::uint32_t>(info->place));
   }
-  if (lease.suspended) suspension.set_failed(lease.suspended->failed());
+  if (lease.suspended) {
+    suspension.set_bytes(suspension.bytes() + lease.suspended->own_bytes());
+    suspension.set_failed(lease.suspended->failed());
+  }
   return suspension;
 }
 
@@ -305,10 +308,44 @@ absl::Status LeaseSuspender::AwaitRoom(const Lease& lease, const Reservations::R
   }
 }
 
-absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::Resume(const Caller& caller, const std::string& name,
-                                                               Clock::time_point deadline,
-                                                               const std::function<bool()>& is_given_up) {
-  LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.FindSuspended(caller, name));
+absl::Status LeaseSuspender::CheckAlone(const Lease& lease, SessionId session) const {
+  for (const SessionId id : lease.live) {
+    const std::shared_ptr<SessionState> other = id == session ? nullptr : sessions_.Find(id);
+    if (other == nullptr || other->identity().suspends) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", other->process().pid, " is another program of the lease"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendOwn(const Caller& caller,
+                                                                    const std::string& name, Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginOwnSuspension(caller, name));
+  if (absl::Status alone = CheckAlone(lease, caller.session->id()); !alone.ok()) {
+    leases_.EndSuspension(lease.key);
+    return alone;
+  }
+  v1::SuspendLeaseResponse response;
+  response.set_lease_id(lease.id);
+  response.set_lease_name(lease.name);
+  response.set_bytes(
+      leases_
+          .Park(lease.key,
+                {.movers = {}, .preempted_at = {}, .own_session = caller.session->id(), .own_bytes = bytes})
+          .count());
+  Observe(lease);
+  Tell(lease, absl::StrCat("suspended by its program: ", FormatBytes(bytes), " in host memory"));
+  MutexLock lock(mutex_);
+  ++counters_.suspensions;
+  counters_.bytes += bytes.count();
+  return response;
+}
+
+absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeFor(Whose suspension, const Caller& caller,
+                                                                  const std::string& name,
+                                                                  const Patience& patience) {
+  LGPU_ASSIGN_OR_RETURN(const Lease lease,
+                        leases_.FindSuspended(caller, name, suspension == Whose::kProgram));
   {
     MutexLock lock(mutex_);
     if (!resuming_.insert(lease.key).second) {
@@ -321,7 +358,7 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::Resume(const Caller& cal
     MutexLock lock(mutex_);
     resuming_.erase(lease.key);
   };
-  return ResumeIn(lease, {.deadline = deadline, .is_given_up = is_given_up});
+  return ResumeIn(lease, patience);
 }
 
 absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& lease,
@@ -339,7 +376,7 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   response.set_lease_name(lease.name);
   response.set_waited_ms(
       static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(began - asked).count()));
-  const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
+  const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key)) + Bytes(lease.suspended->own_bytes());
   const absl::StatusOr<Programs> programs = ProgramsOf(lease);
   if (!programs.ok()) {  // none was told anything: they are suspended as before
     leases_.Park(lease.key, LeaseTable::ParkingOf(*lease.suspended));

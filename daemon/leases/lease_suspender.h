@@ -65,7 +65,17 @@ class LeaseSuspender {
                                                    std::optional<UseTime> preempted_at = {});
   absl::StatusOr<v1::ResumeLeaseResponse> Resume(const Caller& caller, const std::string& lease,
                                                  Clock::time_point deadline,
-                                                 const std::function<bool()>& is_given_up);
+                                                 const std::function<bool()>& is_given_up) {
+    return ResumeFor(Whose::kLgpud, caller, lease, {.deadline = deadline, .is_given_up = is_given_up});
+  }
+  // The same of a program that moves its contents by itself.
+  absl::StatusOr<v1::SuspendLeaseResponse> SuspendOwn(const Caller& caller, const std::string& lease,
+                                                      Bytes bytes);
+  absl::StatusOr<v1::ResumeLeaseResponse> ResumeOwn(const Caller& caller, const std::string& lease,
+                                                    Clock::time_point deadline,
+                                                    const std::function<bool()>& is_given_up) {
+    return ResumeFor(Whose::kProgram, caller, lease, {.deadline = deadline, .is_given_up = is_given_up});
+  }
   /// The lease's programs are about to be killed: those that were resumed before are suspended, if that takes
   /// a short time. What fails is left as it is.
   void PrepareKill(const Caller& caller, const std::string& lease);
@@ -145,6 +155,11 @@ class LeaseSuspender {
     Clock::time_point deadline;
     const std::function<bool()>& is_given_up;
   };
+  enum class Whose { kLgpud, kProgram };
+  absl::StatusOr<v1::ResumeLeaseResponse> ResumeFor(Whose suspension, const Caller& caller,
+                                                    const std::string& lease, const Patience& patience);
+  /// The other programs of the lease, beside those that move programs.
+  absl::Status CheckAlone(const Lease& lease, SessionId session) const;
   absl::Status AwaitMemory(const Lease& lease, const Patience& patience, std::vector<WaiterId>& rooms);
   /// Room on one card, as the card and the bytes of `need` say.
   absl::Status AwaitRoom(const Lease& lease, const Reservations::Request& need, const Patience& patience,

@@ -130,18 +130,23 @@ class LeaseTable {
   // Suspension (LeaseSuspender): as the calls of LeaseSuspensions, with the journal in step.
   /// A copy of the lease, whose requests wait from here on.
   absl::StatusOr<Lease> BeginSuspension(const Caller& caller, const std::string& lease);
+  /// As BeginSuspension, for the caller's session, which has moved its contents by itself.
+  absl::StatusOr<Lease> BeginOwnSuspension(const Caller& caller, const std::string& lease);
   /// By process: the session of the runner that has moved it.
   using Movers = std::map<std::int64_t, SessionId>;
   /// What is known of a suspension beside the account; the next lgpud knows it too.
   struct Parking {
     Movers movers;
     std::optional<UseTime> preempted_at;  // as in LeaseSuspender::Suspend
+    SessionId own_session = {};           // whose program has suspended itself; not valid: none
+    Bytes own_bytes = {};                 // that it has in host memory
   };
   static Parking ParkingOf(const v1::JournalSuspended& record);
   /// Returns the bytes; none where the lease is gone.
   Bytes Park(LeaseKey key, const Parking& parking);
-  /// A copy of the lease, which is suspended. FAILED_PRECONDITION: it is not, or it cannot be resumed.
-  absl::StatusOr<Lease> FindSuspended(const Caller& caller, const std::string& lease) const;
+  /// A copy of the lease, which is suspended. `own`: by the caller's session, which no other caller can
+  /// resume. FAILED_PRECONDITION: it is not, or it cannot be resumed.
+  absl::StatusOr<Lease> FindSuspended(const Caller& caller, const std::string& lease, bool own = false) const;
   /// When this is OK the next lgpud charges it too.
   absl::Status TakeBack(LeaseKey key, std::span<const WaiterId> rooms);
   void EndSuspension(LeaseKey key);

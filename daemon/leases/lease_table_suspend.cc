@@ -20,6 +20,20 @@ absl::StatusOr<Lease> LeaseTable::BeginSuspension(const Caller& caller, const st
   return lease;
 }
 
+absl::StatusOr<Lease> LeaseTable::BeginOwnSuspension(const Caller& caller, const std::string& text) {
+  MutexLock lock(mutex_);
+  LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
+  const Lease& lease = leases_.at(key);
+  LGPU_RETURN_IF_ERROR(CheckMayChange(caller, lease));
+  if (caller.session == nullptr || !lease.live.contains(caller.session->id())) {
+    return absl::FailedPreconditionError("only a session of the lease can say that it has suspended itself");
+  }
+  if (lease.ending || !lease.ready) return absl::FailedPreconditionError("the lease is ending, or new");
+  if (lease.resizing) return absl::UnavailableError("another call resizes the lease; try again later");
+  LGPU_RETURN_IF_ERROR(broker_.suspensions().BeginOwn(key, caller.session->id()));
+  return lease;
+}
+
 v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
   v1::JournalSuspended record;
   for (const LeaseSuspensions::Charge& charge : broker_.suspensions().Charges(key)) {
@@ -45,6 +59,8 @@ LeaseTable::Parking LeaseTable::ParkingOf(const v1::JournalSuspended& record) {
   if (record.preempted_at_boottime_ns() != 0) {
     parking.preempted_at = UseTime(record.preempted_at_boottime_ns());
   }
+  parking.own_session = SessionId{record.own_session_id()};
+  parking.own_bytes = Bytes(record.own_bytes());
   return parking;
 }
 
@@ -61,21 +77,33 @@ Bytes LeaseTable::Park(LeaseKey key, const Parking& parking) {
       mover.set_session_id(session.value);
     }
     record.set_preempted_at_boottime_ns(parking.preempted_at.value_or(UseTime(0)).count());
+    record.set_own_session_id(parking.own_session.value);
+    record.set_own_bytes(parking.own_bytes.count());
     // Before the memory is anybody's: a grant of it is behind this record in the journal.
     NoteLease(found->second);
-    parked = broker_.suspensions().Park(key);
+    parked = broker_.suspensions().Park(key) + parking.own_bytes;
   }
   Commit().IgnoreError();  // a grant commits it too
   return parked;
 }
 
-absl::StatusOr<Lease> LeaseTable::FindSuspended(const Caller& caller, const std::string& text) const {
+absl::StatusOr<Lease> LeaseTable::FindSuspended(const Caller& caller, const std::string& text,
+                                                bool own) const {
   MutexLock lock(mutex_);
   LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
   const Lease& lease = leases_.at(key);
   LGPU_RETURN_IF_ERROR(CheckMayChange(caller, lease));
   if (!lease.suspended) {
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease.name, " is not suspended"));
+  }
+  const SessionId itself{lease.suspended->own_session_id()};
+  if (own && (!itself || caller.session == nullptr || caller.session->id() != itself)) {
+    return absl::FailedPreconditionError("the session has not suspended the lease");
+  }
+  if (!own && itself) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the program of lease ", lease.name,
+                     " has suspended itself, and resumes itself\ntry: its own call, Resume"));
   }
   if (!lease.suspended->failed().empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -96,7 +124,7 @@ absl::Status LeaseTable::TakeBack(LeaseKey key, std::span<const WaiterId> rooms)
       parking = ParkingOf(*record);
     }
     const auto suspension = broker_.suspensions().Find(key);
-    found->second.was_resumed |= suspension && suspension->has_programs;
+    found->second.was_resumed |= suspension && suspension->has_programs && !parking.own_session;
     NoteLease(found->second);
   }
   const absl::Status kept = Commit();
@@ -163,7 +191,9 @@ void LeaseTable::RestoreSuspensions() {
   MutexLock lock(mutex_);
   for (const auto& [key, lease] : leases_) {
     if (!lease.suspended) continue;
-    LeaseSuspensions::Earlier earlier{.charges = {}, .has_failed = !lease.suspended->failed().empty()};
+    LeaseSuspensions::Earlier earlier{.charges = {},
+                                      .has_failed = !lease.suspended->failed().empty(),
+                                      .is_own = lease.suspended->own_session_id() != 0};
     for (const LeaseDevice& device : lease.devices) earlier.guarantees[device.id] = device.guarantee;
     for (const v1::JournalCharged& charge : lease.suspended->charges()) {
       earlier.charges.push_back({.session = SessionId{charge.session_id()},

@@ -309,7 +309,9 @@ grpc::ServerUnaryReactor* ControlService::SuspendLease(Context* context,
                                                        const v1::SuspendLeaseRequest* request,
                                                        v1::SuspendLeaseResponse* response) {
   return Answer(*room_.waiting_calls, context, response, [this, request](const Caller& caller) {
-    return parts_.suspender.Suspend(caller, request->lease());
+    return request->own_bytes() == 0
+               ? parts_.suspender.Suspend(caller, request->lease())
+               : parts_.suspender.SuspendOwn(caller, request->lease(), Bytes(request->own_bytes()));
   });
 }
 
@@ -319,8 +321,10 @@ grpc::ServerUnaryReactor* ControlService::ResumeLease(Context* context, const v1
     constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);
     const auto longest = static_cast<std::uint64_t>(kLongest.count());
     const auto wait = std::chrono::milliseconds(std::min<std::uint64_t>(request->wait_ms(), longest));
-    return parts_.suspender.Resume(caller, request->lease(), Clock::now() + wait,
-                                   [context] { return context->IsCancelled(); });
+    const auto is_given_up = [context] { return context->IsCancelled(); };
+    return request->own()
+               ? parts_.suspender.ResumeOwn(caller, request->lease(), Clock::now() + wait, is_given_up)
+               : parts_.suspender.Resume(caller, request->lease(), Clock::now() + wait, is_given_up);
   });
 }
 

@@ -299,6 +299,17 @@ class Context:
         """Gives memory that no tensor needs back to the daemon; says how many bytes."""
         return self._core.trim()
 
+    def suspend(self) -> None:
+        """Moves the contents of all tensors to host memory and gives the memory of the GPUs back. Until `resume`, calls that
+        need a device raise FailedPreconditionError; tensors may go. Arrays of other libraries, blocks and streams of your own
+        keep a Context from it (ExportsInUseError, FailedPreconditionError)."""
+        self._core.suspend()
+
+    def resume(self) -> None:
+        """Moves the contents back, to the same addresses. OutOfMemoryError, ResourceExhaustedError: the memory is not to be had
+        now; the Context stays suspended, and `resume` may be called again."""
+        self._core.resume()
+
     def resize(self, device: str, memory_limit: Size, guarantee: Optional[Size] = None) -> None:
         """A new limit for a GPU while it runs."""
         self._core.resize(device, size(memory_limit, "memory_limit"),

@@ -231,6 +231,10 @@ class Context:
 
     def close(self) -> None: ...
 
+    def suspend(self) -> None: ...
+
+    def resume(self) -> None: ...
+
     def retire(self) -> None:
         """
         Ends the Context now; arrays of other libraries that use its memory keep it until the last is gone.

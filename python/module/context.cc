@@ -130,9 +130,8 @@ Tensor Constant(PyContext& self, const std::string& dtype, const std::vector<std
       [&] { return self.get().ConstantBytes(type, dimensions, std::span(bytes.data(), bytes.size())); }));
 }
 
-void Close(PyContext& self) {
-  CheckNotInSink();
-  const absl::Status status = Waiting([&] { return self.get().Close(); });
+/// Raises for any other status than OK.
+void CheckNotInUse(const absl::Status& status) {
   if (IsMemoryInUse(status)) {
     const absl::string_view text = status.message();
     const nb::object error =
@@ -143,8 +142,20 @@ void Close(PyContext& self) {
   Check(status);
 }
 
+void Close(PyContext& self) {
+  CheckNotInSink();
+  CheckNotInUse(Waiting([&] { return self.get().Close(); }));
+}
+
+void Suspend(PyContext& self) {
+  CheckNotInSink();
+  CheckNotInUse(Waiting([&] { return self.get().Suspend(); }));
+}
+
 void BindMembers(nb::class_<PyContext>& type) {
   type.def("close", &Close)
+      .def("suspend", &Suspend)
+      .def("resume", [](PyContext& self) { Check(Waiting([&] { return self.get().Resume(); })); })
       .def(
           "retire", [](PyContext& self) { self.Retire(); },
           "Ends the Context now; arrays of other libraries that use its memory keep it until the last is "

@@ -244,6 +244,24 @@ class ApiTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.ctx.memory_info("GPU:7")
 
+    def test_a_suspended_context_has_its_values_afterwards(self):
+        values = np.arange(1 << 20, dtype=np.float32)
+        kept = self.ctx.constant(values)
+        gone = self.ctx.constant(values)
+        self.ctx.suspend()
+        with self.assertRaisesRegex(lgpu.FailedPreconditionError, "suspended.*\n.*Resume"):
+            kept + kept
+        del gone
+        gc.collect()
+        self.ctx.resume()
+        np.testing.assert_array_equal(kept.numpy(), values)
+        array = np.from_dlpack(kept)
+        with self.assertRaisesRegex(lgpu.errors.ExportsInUseError, "cannot be suspended"):
+            self.ctx.suspend()
+        del array
+        gc.collect()
+        self.ctx.suspend()
+
     def test_explain_says_where_and_why(self):
         a = self.ctx.constant([[1.0]])
         with self.ctx.device("GPU:1"):

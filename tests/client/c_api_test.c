@@ -234,6 +234,18 @@ static void CheckCopiesAndShapes(const lgpu_tensor* a, lgpu_status* status) {
   lgpu_tensor_delete(b);
 }
 
+static void CheckSuspension(lgpu_context* context, lgpu_tensor* tensor, lgpu_status* status) {
+  lgpu_tensor* sum = NULL;
+  CHECK(lgpu_context_suspend(NULL, status) == LGPU_INVALID_ARGUMENT);
+  CHECK(lgpu_context_resume(NULL, status) == LGPU_INVALID_ARGUMENT);
+  CHECK(lgpu_context_suspend(context, status) == LGPU_OK);
+  CHECK(lgpu_add_n((const lgpu_tensor* const[]){tensor, tensor}, 2, &sum, status) == LGPU_FAILED_PRECONDITION);
+  CHECK(strstr(lgpu_status_message(status), "try: Resume") != NULL);
+  CHECK(lgpu_context_resume(context, status) == LGPU_OK);
+  CHECK(lgpu_add_n((const lgpu_tensor* const[]){tensor, tensor}, 2, &sum, status) == LGPU_OK);
+  lgpu_tensor_delete(sum);
+}
+
 static void CheckMemory(const lgpu_context* context, lgpu_status* status) {
   lgpu_strings* text = NULL;
   uint64_t number = 0;
@@ -290,6 +302,7 @@ static void CheckPlacement(lgpu_status* status) {
   CheckPolicies(context, a, status);
   CheckCopiesAndShapes(a, status);
   CheckMemory(context, status);
+  CheckSuspension(context, a, status);
   lgpu_tensor_delete(a);
   lgpu_context_delete(context);
 }

@@ -84,6 +84,15 @@ class ProcessesTest : public E2eTest {
   std::vector<std::unique_ptr<ChildProgram>> processes_;
 };
 
+TEST_F(ProcessesTest, TrainingGoesOnAfterOneReplicasProcessWasSuspended) {
+  Start(2, Lease(1));
+  const std::vector<std::string> plain = AskAll("train 5 10");
+  ASSERT_THAT(plain.front(), StartsWith("ok "));
+  processes_[0]->WriteLine("train 5 10 3");
+  processes_[1]->WriteLine("train 5 10");
+  for (const std::string& answer : Answers()) EXPECT_EQ(answer, plain.front()) << "equal bits";
+}
+
 // A batch of 10 rows is uneven for 4 replicas.
 TEST_F(ProcessesTest, SeveralProcessesLearnTheSameAsOneProcess) {
   Start(1, Lease(4));

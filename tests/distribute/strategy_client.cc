@@ -40,7 +40,7 @@ class Client {
  public:
   std::string Do(const Words& words) {
     if (words[0] == "open") return Open(words);
-    if (words[0] == "train") return Train(std::stoi(words.at(1)), std::stoi(words.at(2)));
+    if (words[0] == "train") return Train(words);
     if (words[0] == "sum") return Sum(std::stoi(words.at(1)));
     if (words[0] == "fail") return Fail();
     return "error no such command";
@@ -71,7 +71,15 @@ class Client {
     return context_->Constant<float>(shape, std::span<const float>(values));
   }
 
-  absl::StatusOr<std::string> TrainOrError(int steps, int rows) const {
+  /// Suspends the process's Context, where ops fail then, and resumes it.
+  absl::Status SuspendAndResume(const Tensor& tensor) const {
+    LGPU_RETURN_IF_ERROR(context_->Suspend());
+    const absl::Status op = AddN({tensor, tensor}).status();
+    if (!absl::IsFailedPrecondition(op)) return absl::InternalError("an op ran in a suspended Context");
+    return context_->Resume();
+  }
+
+  absl::StatusOr<std::string> TrainOrError(int steps, int rows, int suspended_before) const {
     // Each process makes another kernel: the one of process 0 counts.
     LGPU_ASSIGN_OR_RETURN(const Tensor kernel, Constant(Shape{kInputs, kUnits}, 7 + 100U * rank_));
     LGPU_ASSIGN_OR_RETURN(const Tensor bias, Constant(Shape{kUnits}, 8));
@@ -84,6 +92,7 @@ class Client {
       LGPU_ASSIGN_OR_RETURN(const Tensor y, Constant(Shape{rows, kUnits}, seed + 1));
       LGPU_ASSIGN_OR_RETURN(const PerReplica xs, strategy_->Split(x));
       LGPU_ASSIGN_OR_RETURN(const PerReplica ys, strategy_->Split(y));
+      if (step == suspended_before) LGPU_RETURN_IF_ERROR(SuspendAndResume(w.value(0)));
       LGPU_RETURN_IF_ERROR(strategy_->Run([&](Replica& replica) -> absl::Status {
         LGPU_ASSIGN_OR_RETURN(const Tensor here, replica.Read(w));
         LGPU_ASSIGN_OR_RETURN(const Tensor there, replica.Read(b));
@@ -108,8 +117,11 @@ class Client {
     }
     return line;
   }
-  std::string Train(int steps, int rows) const {
-    const absl::StatusOr<std::string> line = TrainOrError(steps, rows);
+  // train STEPS ROWS [STEP]: suspends the Context before that step, for a moment.
+  std::string Train(const Words& words) const {
+    const int suspended_before = words.size() > 3 ? std::stoi(words[3]) : -1;
+    const absl::StatusOr<std::string> line =
+        TrainOrError(std::stoi(words.at(1)), std::stoi(words.at(2)), suspended_before);
     return line.ok() ? *line : Error(line.status());
   }
 

@@ -4,6 +4,7 @@
 // Past the usual length, because it is one class of many short commands on the same contexts and tensors.
 
 #include <lgpu/lgpu.h>
+#include <lgpu/tensor_export.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -74,6 +75,10 @@ class Client {
     if (verb == "multiplies") return Multiplies(words);
     if (verb == "precision") return Precision(words);
     if (verb == "workspace") return WorkspaceOf(words);
+    if (verb == "numbers") return Numbers(words);
+    if (verb == "digest") return Digest(words);
+    if (verb == "suspend") return Answer(contexts_.at(words.at(1)).Suspend());
+    if (verb == "resume") return Answer(contexts_.at(words.at(1)).Resume());
     if (verb == "close") return Answer(contexts_.at(words.at(1)).Close());
     if (verb == "leave") return Leave();
     if (verb == "drop") return Drop(words);
@@ -142,6 +147,35 @@ class Client {
     if (!tensor.ok()) return Error(tensor.status());
     tensors_[words.at(2)] = *std::move(tensor);
     return "ok " + tensors_[words.at(2)].device();
+  }
+
+  // numbers CONTEXT ID BYTES SEED: as alloc, with elements that differ.
+  std::string Numbers(const Words& words) {
+    std::vector<std::int32_t> values(std::stoull(words.at(3)) / sizeof(std::int32_t));
+    std::uint32_t state = Number(words, 4);
+    for (std::int32_t& value : values) {
+      value = static_cast<std::int32_t>(state = state * 1664525U + 1013904223U);
+    }
+    absl::StatusOr<Tensor> tensor = contexts_.at(words.at(1)).Constant<std::int32_t>(values);
+    if (!tensor.ok()) return Error(tensor.status());
+    tensors_[words.at(2)] = *std::move(tensor);
+    return Digest({"digest", words.at(2)});
+  }
+
+  // digest ID: "ok ADDRESS HASH", of all bytes of a tensor of numbers.
+  std::string Digest(const Words& words) {
+    const Tensor& tensor = tensors_.at(words.at(1));
+    const auto values = tensor.ToVector<std::int32_t>();
+    if (!values.ok()) return Error(values.status());
+    const absl::StatusOr<lgpu::TensorExport> lent = tensor.Export({.orders_stream = false});
+    if (!lent.ok()) return Error(lent.status());
+    std::uint64_t hash = 1469598103934665603U;
+    for (const std::int32_t value : *values) {
+      hash = (hash ^ static_cast<std::uint32_t>(value)) * 1099511628211U;
+    }
+    std::ostringstream out;
+    out << "ok " << lent->data() << " " << hash;
+    return out.str();
   }
 
   std::string Free(const Words& words) { return tensors_.erase(words.at(1)) == 1 ? "ok" : "error none"; }

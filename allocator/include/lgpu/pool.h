@@ -119,6 +119,17 @@ class LGPU_API Pool {
   /// comes before; nothing: only `wake` asks for it.
   std::optional<std::chrono::steady_clock::time_point> Maintain(std::chrono::steady_clock::time_point now);
 
+  /// Gives all chunks back and keeps the blocks, whose contents go: the caller has copied them, and all work
+  /// on the device is done. Until Resume blocks may be freed and listed, Trim and Maintain do nothing, and no
+  /// other call of Allocate or UseOn comes. FAILED_PRECONDITION, and nothing has changed: the pool is
+  /// suspended, or the device knows of work that uses a chunk.
+  absl::Status Suspend();
+  bool is_suspended() const;
+  /// Gets memory for all blocks that were not freed meanwhile, waiting up to `timeout` for it, and maps it:
+  /// the blocks have their addresses, and no contents. On an error the pool is suspended still:
+  /// RESOURCE_EXHAUSTED with a Refusal, and the other errors of RegionSource::Grow and Map.
+  absl::Status Resume(std::chrono::nanoseconds timeout);
+
   MemoryStats stats() const;
   /// The limit now; cheap.
   Bytes limit() const;

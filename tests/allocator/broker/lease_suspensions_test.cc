@@ -439,6 +439,57 @@ TEST_F(LeaseSuspensionsWithContextsTest, AProgramThatEndedMeanwhileNeedsNoContex
   EXPECT_EQ(Resume(kAnn), absl::OkStatus());
 }
 
+TEST_F(LeaseSuspensionsWithContextsTest, AProgramThatSuspendsItselfKeepsItsContextAlone) {
+  const auto device = broker_->AddDevice({.card = Card(0),
+                                          .limit = 600_MiB,
+                                          .guarantee = 512_MiB,
+                                          .lease = kAnn,
+                                          .lease_name = "ann",
+                                          .owner = "ann"});
+  ASSERT_TRUE(device.ok());
+  const SessionId ann = Session(1, kAnn);
+  const Broker::Answer grown = Grow(ann, *device, 100_MiB);
+  ASSERT_TRUE(grown.status.ok());
+  EXPECT_THAT(std::string(suspensions().BeginOwn(kAnn, ann).message()), HasSubstr("has memory"));
+  for (const Chunk& chunk : grown.chunks) {
+    ASSERT_TRUE(broker_->Return(ann, *device, std::vector<ChunkId>{chunk.id}).ok());
+  }
+  ASSERT_EQ(suspensions().BeginOwn(kAnn, ann), absl::OkStatus());
+  EXPECT_EQ(suspensions().Park(kAnn), Bytes());
+  Check();
+  EXPECT_EQ(CardFree(), 1_GiB - 64_MiB) << "its context stays";
+  EXPECT_TRUE(suspensions().Overheads(kAnn).empty());
+  EXPECT_TRUE(suspensions().Find(kAnn)->has_programs);
+  EXPECT_EQ(suspensions().NeedOf(kAnn).at(Card(0)), 512_MiB);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(CardFree(), 1_GiB - 64_MiB - 512_MiB);
+}
+
+TEST_F(LeaseSuspensionsWithContextsTest, TheNextBrokerChargesTheContextOfAProgramThatSuspendedItself) {
+  const LogicalId device{7};
+  const SessionId program{1};
+  ASSERT_EQ(
+      broker_->restore().AddDevice(
+          device, {.card = Card(0), .limit = 512_MiB, .lease = kAnn, .lease_name = "ann", .owner = "ann"}),
+      absl::OkStatus());
+  ASSERT_EQ(broker_->restore().AddSession(program, 1001, wakers_[1], kAnn, {}, {}), absl::OkStatus());
+  suspensions().Restore(
+      kAnn, {.charges = {{program, device, {}}}, .guarantees = {{device, 100_MiB}}, .is_own = true});
+  broker_->restore().ChargeOverhead();
+  Check();
+  EXPECT_EQ(CardFree(), 1_GiB - 64_MiB);
+  EXPECT_EQ(Resume(kAnn), absl::OkStatus());
+  EXPECT_EQ(CardFree(), 1_GiB - 164_MiB);
+}
+
+TEST_F(LeaseSuspensionsTest, AProgramDoesNotSuspendALeaseWithMemoryOfOtherPrograms) {
+  Device(512_MiB, kAnn);
+  const SessionId ann = Session(1, kAnn);
+  Charged(Program(2, kAnn), 100_MiB);
+  EXPECT_THAT(std::string(suspensions().BeginOwn(kAnn, ann).message()), HasSubstr("other programs"));
+  EXPECT_FALSE(suspensions().Find(kAnn).has_value());
+}
+
 TEST_F(LeaseSuspensionsTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
   EXPECT_THAT(std::string(suspensions().Begin(LeaseKey{9}).message()), HasSubstr("no logical devices"));
   Device(64_MiB, LeaseKey{3}, 0, /*preallocate=*/true);

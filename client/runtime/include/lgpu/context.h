@@ -176,6 +176,24 @@ class LGPU_API Context {
   /// can free any more go at once.
   void Retire();
 
+  /// Moves the contents of all its tensors to ordinary host memory and gives all memory of its GPUs back, the
+  /// guarantee of a lease without other programs too: to
+  /// lgpud, or for `local` to the driver. Waits for calls under way and for their work. Until Resume, calls
+  /// that need a device, a CPU too, and ResizeDevice fail (FAILED_PRECONDITION, naming Resume). Tensors may
+  /// go at any time, without waiting. Close ends the Context. A repeated Suspend does nothing.
+  ///
+  /// On an error the Context goes on as before. FAILED_PRECONDITION: blocks of Memory are live or exports of
+  /// tensors in use (IsMemoryInUse), a LogicalMemory of it knows streams of the program's own
+  /// (LogicalMemory::ForgetStream), a GPU is preallocated, the Context is closed, or the call comes from a
+  /// log_sink. RESOURCE_EXHAUSTED: there is too little host memory.
+  absl::Status Suspend() const;
+  /// Moves the contents back, to the same addresses, once there is memory for all of them; on each GPU it
+  /// waits for that as long as an allocation does (allocation_timeout). Nothing happens if the Context is not
+  /// suspended. On an error it stays suspended, and Resume may be repeated. RESOURCE_EXHAUSTED with a
+  /// Refusal: other programs have the memory, or the limit is below the contents; UNAVAILABLE: no daemon is
+  /// there.
+  absl::Status Resume() const;
+
   /// Tensors that are made from here on keep `owner`, as long as it is there. A binding passes the object
   /// that owns this Context: its tensors then keep the Context open, and the last of them ends it. Callers
   /// have not shared the Context yet.

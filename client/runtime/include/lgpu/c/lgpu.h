@@ -193,6 +193,11 @@ LGPU_C_API lgpu_code lgpu_context_create_from_config(lgpu_config* config, lgpu_c
                                                      lgpu_status* status);
 /* Gives everything back and waits until the quota is free. */
 LGPU_C_API lgpu_code lgpu_context_close(lgpu_context* context, lgpu_status* status);
+/* Moves the contents of its tensors to host memory and gives the memory of its GPUs back; until it is resumed, calls
+ * that need a device fail with LGPU_FAILED_PRECONDITION, and tensors may be deleted. Resuming moves the contents back
+ * to the same addresses; where the memory is not to be had, the context stays suspended. See Context::Suspend. */
+LGPU_C_API lgpu_code lgpu_context_suspend(lgpu_context* context, lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_context_resume(lgpu_context* context, lgpu_status* status);
 /* Closes too. Tensors may outlive their context; their data does not. */
 LGPU_C_API void lgpu_context_delete(lgpu_context* context);
 /* The handle of the lease ("" for `local`), which LGPU_LEASE of a child would hold; and its name. */

@@ -1,4 +1,4 @@
-#include "daemon/leases/host_memory.h"
+#include "base/host_memory.h"
 
 #include <algorithm>
 #include <optional>
@@ -11,19 +11,19 @@
 #include "base/read_file.h"
 #include "lgpu/status.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
-std::string Read(const std::string& path) { return ReadWholeFile(path).value_or(""); }
+std::string TextOf(const std::string& path) { return ReadWholeFile(path).value_or(""); }
 
 std::optional<Bytes> ReadBytes(const std::string& path) {
   std::uint64_t number = 0;
-  if (!absl::SimpleAtoi(Read(path), &number)) return std::nullopt;  // "max" among others
+  if (!absl::SimpleAtoi(TextOf(path), &number)) return std::nullopt;  // "max" among others
   return Bytes(number);
 }
 
 std::optional<Bytes> Available(const std::string& proc) {
-  for (const absl::string_view line : absl::StrSplit(Read(absl::StrCat(proc, "/meminfo")), '\n')) {
+  for (const absl::string_view line : absl::StrSplit(TextOf(absl::StrCat(proc, "/meminfo")), '\n')) {
     absl::string_view rest = line;
     std::uint64_t kib = 0;
     if (!absl::ConsumePrefix(&rest, "MemAvailable:") || !absl::ConsumeSuffix(&rest, "kB")) continue;
@@ -34,7 +34,7 @@ std::optional<Bytes> Available(const std::string& proc) {
 
 // The folder of the process's cgroup below the root of cgroups; empty: it is not known.
 std::string CgroupOf(std::int64_t pid, const std::string& proc) {
-  for (const absl::string_view line : absl::StrSplit(Read(absl::StrCat(proc, "/", pid, "/cgroup")), '\n')) {
+  for (const absl::string_view line : absl::StrSplit(TextOf(absl::StrCat(proc, "/", pid, "/cgroup")), '\n')) {
     absl::string_view folder = line;
     if (absl::ConsumePrefix(&folder, "0::")) return std::string(folder);
   }
@@ -74,4 +74,4 @@ absl::Status CheckHostMemory(const std::vector<std::int64_t>& pids, Bytes bytes,
   return absl::OkStatus();
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,4 +1,4 @@
-#include "daemon/leases/host_memory.h"
+#include "base/host_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "tests/support/child_program.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using ::testing::HasSubstr;
@@ -62,4 +62,4 @@ TEST_F(HostMemoryTest, AFigureThatCannotBeReadStopsNobody) {
 }
 
 }  // namespace
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,5 +1,5 @@
-#ifndef LGPU_DAEMON_LEASES_HOST_MEMORY_H_
-#define LGPU_DAEMON_LEASES_HOST_MEMORY_H_
+#ifndef LGPU_BASE_HOST_MEMORY_H_
+#define LGPU_BASE_HOST_MEMORY_H_
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "lgpu/bytes.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// Where the kernel tells about memory; other folders in tests.
 struct HostMemoryFiles {
@@ -25,6 +25,6 @@ inline constexpr Bytes kHostMemoryKept(std::uint64_t{2} << 30);
 absl::Status CheckHostMemory(const std::vector<std::int64_t>& pids, Bytes bytes,
                              const HostMemoryFiles& files = {});
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
-#endif  // LGPU_DAEMON_LEASES_HOST_MEMORY_H_
+#endif  // LGPU_BASE_HOST_MEMORY_H_
