@@ -192,6 +192,20 @@ TEST_F(DaemonConnectionResumeTest, AFinalAnswerIsNotAskedForAgain) {
 }
 
 // A Goodbye ends the session with its reason for every code, also for CANCELLED.
+TEST_F(DaemonConnectionResumeTest, ADaemonThatTakesNoSessionUpEndsIt) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = Open([](FakePeer& peer) { peer.Greet(); });
+  FakePeer peer = next.Accept();
+  EXPECT_TRUE(peer.Read().hello().has_resume());
+  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage(MapWithBoost);
+  absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage(MapWithBoost);
+  ASSERT_TRUE(stats.ok() && page.ok());
+  peer.Send(FakePeer::WelcomeFrame(), {stats->fd(), page->fd()});
+  EXPECT_TRUE(Eventually([&] { return connection->IsOver(); }));
+  EXPECT_TRUE(absl::IsFailedPrecondition(connection->status())) << connection->status();
+  EXPECT_NE(connection->status().message().find("open a new Context"), std::string::npos);
+}
+
 TEST_F(DaemonConnectionResumeTest, ACancelledSessionIsNoHangUp) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();

@@ -120,6 +120,21 @@ TEST_F(RegionTest, AFailedTakeOfSeveralChunksTakesNone) {
   EXPECT_EQ(region_->All().size(), 2u);
 }
 
+TEST_F(RegionTest, AChunkThatIsNamedTwiceIsRefused) {
+  const ChunkId id = AddChunk();
+  ASSERT_EQ(Map(id, Bytes()), absl::OkStatus());
+  const std::vector<ChunkId> twice{id, id};
+  EXPECT_TRUE(absl::IsFailedPrecondition(region_->Unmap(twice)));
+  EXPECT_EQ(Unmap(id), absl::OkStatus()) << "it is mapped as before";
+}
+
+TEST_F(RegionTest, ALimitBeyondAllAddressesIsRefused) {
+  const absl::Status status =
+      Region::Reserve(*backend_, 0, kUnit, Bytes(~std::uint64_t{0} - 2 * kUnit.count())).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ask for less"));
+}
+
 TEST_F(RegionTest, AnUnknownChunkIsNotFound) {
   const ChunkId unknown{99};
   EXPECT_TRUE(absl::IsNotFound(Map(unknown, Bytes())));
