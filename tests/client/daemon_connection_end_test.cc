@@ -180,6 +180,7 @@ TEST(DaemonConnectionEndTest, AProcessThatMayOpenTooFewFilesSaysSo) {
     ASSERT_TRUE(stats.ok() && page.ok());
     FakeDaemon daemon([&](FakePeer& peer) {
       if (peer.Read().has_hello()) peer.Send(FakePeer::WelcomeFrame(), {stats->fd(), page->fd()});
+      peer.Read();  // its own descriptor stays open until the session ends
     });
     absl::StatusOr<std::unique_ptr<DaemonConnection>> connection;
     {

@@ -445,7 +445,10 @@ TEST(DaemonConnectionTest, ASnapshotIsTakenOnceAndAnsweredToTheDaemonThatAsked) 
   }));
   EXPECT_EQ(asked[0].snapshot_id, 5u);
   EXPECT_TRUE((*connection)->TakeSnapshots().empty());
-  EXPECT_EQ((*connection)->AnswerSnapshot({.snapshot_id = 5, .message = "none"}), absl::OkStatus());
+  wire::SnapshotPage page;
+  page.snapshot_id = 5;
+  page.message = "none";
+  EXPECT_EQ((*connection)->AnswerSnapshot(page), absl::OkStatus());
   daemon.Join();
   EXPECT_EQ(answered.snapshot_id(), 5u);
   EXPECT_EQ(answered.message(), "none");

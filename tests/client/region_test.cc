@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "allocator/device/simulated/simulated_backend.h"
@@ -128,9 +132,15 @@ TEST_F(RegionTest, AChunkThatIsNamedTwiceIsRefused) {
   EXPECT_EQ(Unmap(id), absl::OkStatus()) << "it is mapped as before";
 }
 
-TEST_F(RegionTest, ALimitBeyondAllAddressesIsRefused) {
+TEST_F(RegionTest, ALimitBeyondAllAddressesIsRefusedWhereAddressesAreLimited) {
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit limited = {.rlim_cur = std::min<rlim_t>(before.rlim_cur, RLIM_INFINITY - 1),
+                          .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limited), 0);
   const absl::Status status =
       Region::Reserve(*backend_, 0, kUnit, Bytes(~std::uint64_t{0} - 2 * kUnit.count())).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("ask for less"));
 }

@@ -178,7 +178,7 @@ def main():
     parser.add_argument("--cpu-seconds", type=float, default=60)
     parser.add_argument("--tests", action="append")
     parser.add_argument("patches", nargs="*")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     patches = [PLANTED / f"{name}.patch" for name in arguments.patches] or sorted(PLANTED.glob("*.patch"))
     if arguments.applies:
         for patch in patches:

@@ -336,7 +336,7 @@ void Scenario::End() {
   for (DropDead(); !clients_.empty() || !hooks_.empty() || !turners_.empty(); DropDead()) {
     if (scheduler_.now() > deadline) {
       Fail(absl::StrCat(clients_.size(), " programs, ", hooks_.size(), " with hooks and ", turners_.size(),
-                        " with turns do not end"));
+                        " with turns do not end", DescribeTurners()));
     }
     Sleep(milliseconds(50));
   }
@@ -345,6 +345,20 @@ void Scenario::End() {
   AwaitMemoryBack();
   GrantWholeCard();
   AwaitMemoryBack();
+}
+
+// Each lease of a program with turns, as lgpud has it.
+std::string Scenario::DescribeTurners() const {
+  std::string text;
+  for (const Turner& turner : turners_) {
+    v1::Lease lease;
+    const absl::Status got = CallControl([&](daemon::LeaseTable& table) -> absl::Status {
+      LGPU_ASSIGN_OR_RETURN(lease, table.Get(Root(), turner.program->lease()));
+      return absl::OkStatus();
+    });
+    absl::StrAppend(&text, "\n  ", got.ok() ? lease.ShortDebugString() : got.ToString());
+  }
+  return text;
 }
 
 void Scenario::RemoveLeases() {

@@ -123,6 +123,7 @@ class Scenario {
   /// The first difference; empty: none.
   std::string Difference();
   void End();
+  std::string DescribeTurners() const;
   void AwaitMemoryBack();
   void RemoveLeases();
   void GrantWholeCard();
