@@ -92,7 +92,9 @@ Time Scenario::MostTime(Time took, const GrowRequest& request) const {
   if (scheduler_.stalls() || !Serves() || disturbed_at_ == Time::max()) return timeout + seconds(8);
   // Programs are asked for idle memory for a second.
   const Time asked_at = scheduler_.now() - took;
-  return std::max(timeout, disturbed_at_ - asked_at) + milliseconds(1500);
+  // A thread may stand still before its request begins.
+  const Time stood = std::max(stood_at_ - asked_at, Time(0));
+  return std::max(timeout + stood, disturbed_at_ - asked_at) + milliseconds(1500);
 }
 
 void Scenario::Pass(Time time) {
