@@ -57,7 +57,9 @@ void ProgramSuspender::Look() {
   std::vector<DaemonConnection::SuspendOfDaemon> orders = session_.TakeSuspends();
   if (orders.empty()) return;
   if (const absl::Status started = StartThread(); !started.ok()) {
-    for (const DaemonConnection::SuspendOfDaemon& order : orders) session_.AnswerSuspend(order, started);
+    for (const DaemonConnection::SuspendOfDaemon& order : orders) {
+      (void)session_.AnswerSuspend(order, started);  // it has changed nothing
+    }
     return;
   }
   MutexLock lock(mutex_);
@@ -81,14 +83,25 @@ void ProgramSuspender::Run() {
       taken = std::move(orders_.front());
       orders_.pop_front();
     }
-    const auto began = Clock::now();
-    const absl::Status status = Suspend(taken.order);
-    const std::chrono::duration<double> took = Clock::now() - began;
-    const char* const what = taken.order.resume ? "resumed" : "suspended";
-    options_.Note(status.ok() ? absl::StrFormat("lgpu: %s after %.1fs", what, took.count())
-                              : absl::StrCat("lgpu: cannot be ", what, ": ", status.message()));
-    session_.AnswerSuspend(taken, status, std::exchange(left_, {}));
+    if (taken.generation != session_.generation()) continue;  // the next lgpud gives orders of its own
+    const absl::Status status = FollowAndNote(taken.order);
+    const absl::Status answered = session_.AnswerSuspend(taken, status, std::exchange(left_, {}));
+    if (answered.ok() || !status.ok() || taken.order.resume) continue;
+    // That lgpud is gone. The next one may have been told, before this was done, that no program is
+    // suspended, and resumes none then.
+    taken.order.resume = true;
+    (void)FollowAndNote(taken.order);
   }
+}
+
+absl::Status ProgramSuspender::FollowAndNote(const wire::Suspend& order) {
+  const auto began = Clock::now();
+  const absl::Status status = Suspend(order);
+  const std::chrono::duration<double> took = Clock::now() - began;
+  const char* const what = order.resume ? "resumed" : "suspended";
+  options_.Note(status.ok() ? absl::StrFormat("lgpu: %s after %.1fs", what, took.count())
+                            : absl::StrCat("lgpu: cannot be ", what, ": ", status.message()));
+  return status;
 }
 
 absl::Status ProgramSuspender::Suspend(const wire::Suspend& order) {

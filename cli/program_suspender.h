@@ -43,6 +43,7 @@ class ProgramSuspender {
   void Run();
   /// What orders are answered with where the system allows no thread.
   absl::Status StartThread();
+  absl::Status FollowAndNote(const wire::Suspend& order);
   absl::Status Suspend(const wire::Suspend& order);
   absl::Status SuspendOrUndo(const std::set<pid_t>& pids, Clock::time_point deadline);
   absl::Status SuspendAll(const std::set<pid_t>& pids, Clock::time_point deadline);

@@ -350,14 +350,13 @@ std::vector<DaemonConnection::SuspendOfDaemon> DaemonConnection::TakeSuspends() 
   return std::exchange(suspends_, {});
 }
 
-void DaemonConnection::AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status,
-                                     std::vector<wire::ProcessName> left) {
+absl::Status DaemonConnection::AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status,
+                                             std::vector<wire::ProcessName> left) {
   const wire::Frame frame{.body = wire::Suspended{.order_id = suspend.order.order_id,
                                                   .code = static_cast<std::int32_t>(status.code()),
                                                   .message = AsUtf8(std::string(status.message())),
                                                   .left = std::move(left)}};
-  // If this fails the session has ended: the next daemon hears of suspended programs in the greeting.
-  (void)Send(frame, suspend.generation, Clock::now() + options_.answer_timeout);
+  return Send(frame, suspend.generation, Clock::now() + options_.answer_timeout);
 }
 
 void DaemonConnection::NoteMakesNoUse() {

@@ -177,9 +177,10 @@ class DaemonConnection {
   };
   /// The daemon's orders to suspend or resume programs since the last call; each is to be answered.
   std::vector<SuspendOfDaemon> TakeSuspends();
-  /// As AnswerRelease. `left`: as in Suspended of session.proto.
-  void AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status,
-                     std::vector<wire::ProcessName> left = {});
+  /// As AnswerRelease. `left`: as in Suspended of session.proto. An error: the daemon that gave the order has
+  /// not got the answer, and the next daemon may know nothing of programs that the order suspended.
+  absl::Status AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status,
+                             std::vector<wire::ProcessName> left = {});
   /// The next daemon is told whether programs are suspended.
   void NoteHasSuspended(bool has_suspended) { has_suspended_.store(has_suspended); }
   /// Ends the session and waits until the daemon has all memory back. UNAVAILABLE: no daemon is there; the

@@ -14,6 +14,7 @@
 #include "client/session/daemon_connection.h"
 #include "proto/mapped_region.h"
 #include "tests/client/daemon_dialogue.h"
+#include "tests/support/open_files_limit.h"
 #include "tests/support/sanitizers.h"
 
 namespace lgpu {
@@ -166,6 +167,34 @@ TEST(DaemonConnectionEndTest, AWrongWelcomeIsRefused) {
     const absl::Status status = daemon.Connect().status();
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(Text(status), HasSubstr(kind == 0 ? "version 99" : kind == 3 ? "too many sessions" : ""));
+  }
+}
+
+TEST(DaemonConnectionEndTest, AProcessThatMayOpenTooFewFilesSaysSo) {
+  // A session takes three descriptors of its own, and two that the daemon sends.
+  constexpr int kEnough = 5;
+  for (int more = 0; more <= kEnough; ++more) {
+    SCOPED_TRACE(more);
+    auto stats = SharedPages::CreateStatsPage(MapWithBoost);
+    auto page = SharedPages::CreateClientPage(MapWithBoost);
+    ASSERT_TRUE(stats.ok() && page.ok());
+    FakeDaemon daemon([&](FakePeer& peer) {
+      if (peer.Read().has_hello()) peer.Send(FakePeer::WelcomeFrame(), {stats->fd(), page->fd()});
+      peer.Read();  // its own descriptor stays open until the session ends
+    });
+    absl::StatusOr<std::unique_ptr<DaemonConnection>> connection;
+    {
+      const OpenFilesLimit few(OpenFilesLimit::ForMore(more));
+      connection = daemon.Connect();
+    }
+    if (more == kEnough) {
+      EXPECT_TRUE(connection.ok()) << connection.status();
+    } else {
+      EXPECT_TRUE(absl::IsResourceExhausted(connection.status())) << connection.status();
+      EXPECT_THAT(Text(connection.status()), HasSubstr("ulimit -n"));
+    }
+    if (connection.ok()) connection->reset();
+    daemon.Join();
   }
 }
 

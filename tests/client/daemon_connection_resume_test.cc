@@ -192,6 +192,20 @@ TEST_F(DaemonConnectionResumeTest, AFinalAnswerIsNotAskedForAgain) {
 }
 
 // A Goodbye ends the session with its reason for every code, also for CANCELLED.
+TEST_F(DaemonConnectionResumeTest, ADaemonThatTakesNoSessionUpEndsIt) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = Open([](FakePeer& peer) { peer.Greet(); });
+  FakePeer peer = next.Accept();
+  EXPECT_TRUE(peer.Read().hello().has_resume());
+  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage(MapWithBoost);
+  absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage(MapWithBoost);
+  ASSERT_TRUE(stats.ok() && page.ok());
+  peer.Send(FakePeer::WelcomeFrame(), {stats->fd(), page->fd()});
+  EXPECT_TRUE(Eventually([&] { return connection->IsOver(); }));
+  EXPECT_TRUE(absl::IsFailedPrecondition(connection->status())) << connection->status();
+  EXPECT_NE(connection->status().message().find("open a new Context"), std::string::npos);
+}
+
 TEST_F(DaemonConnectionResumeTest, ACancelledSessionIsNoHangUp) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
@@ -257,6 +271,32 @@ TEST_F(DaemonConnectionResumeTest, AHookThatOutlivesItsDaemonIsNotAnswered) {
 }
 
 // The daemon dies with the Close that it has read.
+TEST_F(DaemonConnectionResumeTest, ASuspensionThatOutlivesItsDaemonIsKnownToBeUnheard) {
+  const std::unique_ptr<DaemonConnection> connection = Open([](FakePeer& peer) {
+    peer.Greet();
+    v1::Frame frame;
+    frame.mutable_suspend()->set_order_id(9);
+    peer.Send(frame);
+  });
+  std::vector<DaemonConnection::SuspendOfDaemon> orders;
+  ASSERT_TRUE(Eventually([&] {
+    orders = connection->TakeSuspends();
+    return !orders.empty();
+  }));
+
+  NextDaemon next(path_);
+  FakePeer peer = next.Accept();
+  TakeUp(peer);
+  ASSERT_TRUE(Eventually([&] { return connection->status().ok(); }));
+  EXPECT_NE(orders[0].generation, connection->generation());
+  EXPECT_FALSE(connection->AnswerSuspend(orders[0], absl::OkStatus()).ok());
+  std::thread closing([&connection] { EXPECT_TRUE(connection->Close().ok()); });
+  const v1::Frame next_frame = peer.Read();
+  EXPECT_TRUE(next_frame.has_close()) << next_frame.DebugString();
+  if (next_frame.has_close()) peer.Closed(next_frame.close().request_id());
+  closing.join();
+}
+
 TEST_F(DaemonConnectionResumeTest, AnInterruptedCloseIsSentAgain) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = Open(DieOfClose);

@@ -415,6 +415,45 @@ TEST(DaemonConnectionTest, AGrowThatTheDaemonSaysIsStillWaitingIsAwaited) {
   daemon.Join();
 }
 
+TEST(DaemonConnectionTest, ANameThatIsNotUtf8IsRefusedHere) {
+  FakeDaemon daemon([](FakePeer& peer) {
+    peer.Greet();
+    EXPECT_FALSE(peer.Read().has_attach());
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const absl::Status status = (*connection)->Attach("\xff").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  connection->reset();
+}
+
+TEST(DaemonConnectionTest, ASnapshotIsTakenOnceAndAnsweredToTheDaemonThatAsked) {
+  v1::SnapshotPage answered;
+  FakeDaemon daemon([&](FakePeer& peer) {
+    peer.Greet();
+    v1::Frame frame;
+    frame.mutable_snapshot()->set_snapshot_id(5);
+    peer.Send(frame);
+    answered = peer.Read().snapshot_page();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  std::vector<wire::Snapshot> asked;
+  ASSERT_TRUE(Eventually([&] {
+    asked = (*connection)->TakeSnapshots();
+    return !asked.empty();
+  }));
+  EXPECT_EQ(asked[0].snapshot_id, 5u);
+  EXPECT_TRUE((*connection)->TakeSnapshots().empty());
+  wire::SnapshotPage page;
+  page.snapshot_id = 5;
+  page.message = "none";
+  EXPECT_EQ((*connection)->AnswerSnapshot(page), absl::OkStatus());
+  daemon.Join();
+  EXPECT_EQ(answered.snapshot_id(), 5u);
+  EXPECT_EQ(answered.message(), "none");
+}
+
 TEST(DaemonConnectionTest, AnOrderToReleaseIsTakenOnceAndAnswered) {
   v1::Released released;
   FakeDaemon daemon([&](FakePeer& peer) {

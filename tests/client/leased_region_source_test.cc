@@ -12,6 +12,7 @@
 #include "tests/contract/region_source_contract.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/daemon_stats.h"
+#include "tests/support/open_files_limit.h"
 
 namespace lgpu {
 namespace {
@@ -88,6 +89,63 @@ TEST(LeasedRegionSourceTest, AFailedImportGivesTheWholeGrantBack) {
   connection->reset();
   daemon.Join();
   EXPECT_EQ(given_back, (std::vector<std::uint64_t>{3, 4, 5}));
+}
+
+TEST(LeasedRegionSourceTest, AGrowthThatIsNoMultipleOfTheChunksUnitIsRefusedHere) {
+  FakeDaemon daemon([](FakePeer& peer) {
+    peer.Greet();
+    EXPECT_EQ(peer.Read().body_case(), v1::Frame::BODY_NOT_SET);
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  auto backend = MakeSimulatedBackend({.devices = {SimulatedDevice(0, 64_MiB, "test")}});
+  auto source = LeasedRegionSource::Create(
+      **connection, *backend, {.device_id = 1, .backend_device = 0, .granularity = 2_MiB, .limit = 16_MiB});
+  ASSERT_TRUE(source.ok()) << source.status();
+  for (const Bytes bytes : {Bytes(), Bytes(4096), 3_MiB}) {
+    const absl::Status grown = (*source)->Grow({.at_least = bytes, .wanted = bytes}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(grown)) << grown;
+  }
+  source->reset();
+  connection->reset();
+}
+
+TEST(LeasedRegionSourceTest, AGrantWhoseDescriptorsDoNotFitIsGivenBackAndSaysSo) {
+  std::vector<std::uint64_t> given_back;
+  const UniqueFd chunk(::memfd_create("fake-chunk", MFD_CLOEXEC));
+  FakeDaemon daemon([&](FakePeer& peer) {
+    peer.Greet();
+    v1::Frame frame;
+    v1::Grant& grant = *frame.mutable_grant();
+    grant.set_request_id(peer.Read().grow().request_id());
+    grant.set_grant_id(1);
+    grant.set_device_id(1);
+    grant.add_chunks()->set_id(3);
+    grant.mutable_chunks(0)->set_bytes((2_MiB).count());
+    peer.Send(frame, {chunk.get()});
+    v1::Frame back = peer.Read();
+    if (back.has_ack()) back = peer.Read();
+    given_back.assign(back.return_chunks().chunk_ids().begin(), back.return_chunks().chunk_ids().end());
+    peer.Returned(back.return_chunks().request_id());
+    peer.Read();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  auto backend = MakeSimulatedBackend({.devices = {SimulatedDevice(0, 64_MiB, "test")}});
+  auto source = LeasedRegionSource::Create(
+      **connection, *backend, {.device_id = 1, .backend_device = 0, .granularity = 2_MiB, .limit = 16_MiB});
+  ASSERT_TRUE(source.ok()) << source.status();
+  absl::StatusOr<std::vector<Chunk>> granted;
+  {
+    const OpenFilesLimit none(OpenFilesLimit::ForMore(0));
+    granted = (*source)->Grow({.at_least = 2_MiB, .wanted = 2_MiB});
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(granted.status())) << granted.status();
+  EXPECT_NE(granted.status().message().find("RLIMIT_NOFILE"), std::string::npos) << granted.status();
+  source->reset();
+  connection->reset();
+  daemon.Join();
+  EXPECT_EQ(given_back, std::vector<std::uint64_t>{3});
 }
 
 TEST(LeasedRegionSourceTest, TheLimitIsReadFromTheStatsPage) {

@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "allocator/device/simulated/simulated_backend.h"
@@ -118,6 +122,27 @@ TEST_F(RegionTest, AFailedTakeOfSeveralChunksTakesNone) {
   const std::vector<ChunkId> both = {unmapped, mapped};
   EXPECT_TRUE(absl::IsFailedPrecondition(region_->Take(both).status()));
   EXPECT_EQ(region_->All().size(), 2u);
+}
+
+TEST_F(RegionTest, AChunkThatIsNamedTwiceIsRefused) {
+  const ChunkId id = AddChunk();
+  ASSERT_EQ(Map(id, Bytes()), absl::OkStatus());
+  const std::vector<ChunkId> twice{id, id};
+  EXPECT_TRUE(absl::IsFailedPrecondition(region_->Unmap(twice)));
+  EXPECT_EQ(Unmap(id), absl::OkStatus()) << "it is mapped as before";
+}
+
+TEST_F(RegionTest, ALimitBeyondAllAddressesIsRefusedWhereAddressesAreLimited) {
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit limited = {.rlim_cur = std::min<rlim_t>(before.rlim_cur, RLIM_INFINITY - 1),
+                          .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limited), 0);
+  const absl::Status status =
+      Region::Reserve(*backend_, 0, kUnit, Bytes(~std::uint64_t{0} - 2 * kUnit.count())).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ask for less"));
 }
 
 TEST_F(RegionTest, AnUnknownChunkIsNotFound) {

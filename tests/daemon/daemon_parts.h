@@ -6,11 +6,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "allocator/broker/allowance.h"
 #include "allocator/broker/broker.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "base/process.h"
@@ -49,6 +53,17 @@ class IdleChild {
 
  private:
   pid_t pid_;
+};
+
+/// The words of a program that gives its whole allowance back when it is asked to.
+class NoAllowances final : public Allowances {
+ public:
+  std::atomic<std::uint64_t>& Free(std::size_t) override { return free_; }
+  std::atomic<std::uint64_t>& Keep(std::size_t) override { return keep_; }
+
+ private:
+  std::atomic<std::uint64_t> free_{0};
+  std::atomic<std::uint64_t> keep_{0};
 };
 
 /// The parts of lgpud that keep its accounts, over one simulated card and the journal in a directory, without

@@ -30,17 +30,6 @@ using ::testing::SizeIs;
 constexpr std::uint32_t kAnna = 61301;
 constexpr std::uint32_t kBen = 61302;
 
-/// The words of a program that gives its whole allowance back when it is asked to.
-class NoAllowances final : public Allowances {
- public:
-  std::atomic<std::uint64_t>& Free(std::size_t) override { return free_; }
-  std::atomic<std::uint64_t>& Keep(std::size_t) override { return keep_; }
-
- private:
-  std::atomic<std::uint64_t> free_{0};
-  std::atomic<std::uint64_t> keep_{0};
-};
-
 /// An `lgpu run` whose answers the test chooses. It answers as soon as it is woken, on lgpud's own thread.
 class Runner final : public Waker {
  public:

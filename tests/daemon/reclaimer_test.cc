@@ -206,6 +206,38 @@ TEST_F(ReclaimerTest, AnotherProgramsLeaseKeepsItsPreallocatedMemory) {
   EXPECT_EQ(parts_.Grow(*stays, *lease, 48_MiB), absl::OkStatus());
 }
 
+TEST_F(ReclaimerTest, ExportedMemoryIsHeldWhileAnotherProgramOfTheLeaseHasItOpen) {
+  Start(milliseconds(10));
+  const std::shared_ptr<SessionState> session = parts_.AddSession(kUid, child_.Hold());
+  IdleChild other;
+  const std::shared_ptr<SessionState> imports = parts_.AddSession(kUid, other.Hold(), 2);
+  ASSERT_TRUE(parts_.CreateLease({.uid = kUid, .session = session}, "train").ok());
+  ASSERT_TRUE(parts_.leases().Attach({.uid = kUid, .session = imports}, "train").ok());
+  parts_.broker().ShareAllowances(session->id(), std::make_shared<NoAllowances>());
+  const auto now = std::chrono::steady_clock::now();
+  const Broker::Answer charged =
+      parts_.broker().ChargeCard({.session = session->id(),
+                                  .card_uuid = parts_.broker().Cards()[0].card.device.uuid,
+                                  .bytes = 8_MiB,
+                                  .what = "cuMemAlloc_v2",
+                                  .asked_at = now,
+                                  .deadline = now});
+  ASSERT_TRUE(charged.status.ok() && !charged.wait) << charged.status;
+  auto own = SharedPages::OpenClientPage(MapWithBoost, UniqueFd(::dup(session->client_page().fd())));
+  auto others = SharedPages::OpenClientPage(MapWithBoost, UniqueFd(::dup(imports->client_page().fd())));
+  ASSERT_TRUE(own.ok() && others.ok());
+  (*own)->charges.cards[0].exported = (4_MiB).count();
+  (*others)->imports = 1;
+  Lose(session);
+  child_.Kill();
+  EXPECT_TRUE(Eventually([&] { return parts_.FreeOfCard() == DaemonParts::kCard - 4_MiB; }))
+      << "what the program had for itself alone is free";
+  EXPECT_EQ(parts_.sessions().size(), 2u);
+  (*others)->imports = 0;
+  EXPECT_TRUE(Eventually([&] { return parts_.FreeOfCard() == DaemonParts::kCard; }));
+  EXPECT_TRUE(Eventually([&] { return parts_.sessions().size() == 1; }));
+}
+
 TEST_F(ReclaimerTest, AnAbsentSessionEndsWithItsProcess) {
   Start(std::chrono::hours(1));
   const std::shared_ptr<SessionState> session = StartSession();

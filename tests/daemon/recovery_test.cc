@@ -16,6 +16,7 @@
 #include "tests/daemon/daemon_parts.h"
 #include "tests/daemon/temporary_directory.h"
 #include "tests/support/child_program.h"
+#include "tests/support/open_files_limit.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -42,6 +43,14 @@ class RecoveryTest : public ::testing::Test {
 
   void StartNext() { StartNextIn(directory_); }
   void StartNextIn(const TemporaryDirectory& directory) {
+    PrepareNextIn(directory);
+    const absl::StatusOr<LeaseStore::Found> lasting = LeaseStore(directory.path()).Read();
+    ASSERT_EQ(lasting.status(), absl::OkStatus());
+    ASSERT_EQ(recovery_->Run(next_->opened(), *lasting, {}), absl::OkStatus());
+  }
+  /// All but Recovery::Run.
+  void PrepareNext() { PrepareNextIn(directory_); }
+  void PrepareNextIn(const TemporaryDirectory& directory) {
     next_.emplace(directory.path());
     reclaimer_ = *Reclaimer::Start(next_->broker(), next_->leases(), next_->sessions(),
                                    {.waker = *PollWaker::Create()});
@@ -53,9 +62,6 @@ class RecoveryTest : public ::testing::Test {
                               .events = next_->events(),
                               .journal = *next_->opened().journal};
     recovery_.emplace(parts);
-    const absl::StatusOr<LeaseStore::Found> lasting = LeaseStore(directory.path()).Read();
-    ASSERT_EQ(lasting.status(), absl::OkStatus());
-    ASSERT_EQ(recovery_->Run(next_->opened(), *lasting, {}), absl::OkStatus());
   }
   void EndNext() {
     recovery_.reset();
@@ -87,6 +93,23 @@ TEST_F(RecoveryTest, ALivingSessionIsAbsentAndChargedInFull) {
   const absl::StatusOr<v1::Lease> lease = next_->leases().Get(kUser, "train");
   ASSERT_EQ(lease.status(), absl::OkStatus());
   EXPECT_EQ(lease->id(), lease_id_);
+}
+
+TEST_F(RecoveryTest, ADaemonThatMayOpenTooFewFilesGrantsNothingTwice) {
+  LiveAndDie();
+  PrepareNext();
+  absl::Status status;
+  {
+    const OpenFilesLimit none(OpenFilesLimit::ForMore(0));
+    status = recovery_->Run(next_->opened(), {}, {});
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("LimitNOFILE"));
+  EndNext();
+  StartNext();
+  const std::shared_ptr<SessionState> session = next_->sessions().FindToken("token 1");
+  ASSERT_NE(session, nullptr);
+  EXPECT_EQ(next_->broker().Held(session->id()), 8_MiB);
 }
 
 TEST_F(RecoveryTest, ASessionThatDiedMeanwhileEndsWithItsLease) {

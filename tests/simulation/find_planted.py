@@ -79,8 +79,9 @@ def compile_planted(build, target, file, copy):
         words[words.index("-c") + 1] = str(planted)
         for flag, suffix in (("-o", ".o"), ("-MF", ".d")):
             words[words.index(flag) + 1] = str(copy) + suffix
-        subprocess.run(words, cwd=build, check=True)
-        return str(copy) + ".o"
+        if not pathlib.Path(f"{copy}.o").exists():  # of another target
+            subprocess.run(words, cwd=build, check=True)
+        return f"{copy}.o"
     return None
 
 
@@ -160,8 +161,8 @@ def is_found(build, patch, most_seconds):
 
 def passes_tests(build, patch, targets):
     passed, failed = [], []
-    for target in targets:
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for target in targets:
             program = plant(build, target, patch, pathlib.Path(folder))
             for test in tests_of(build, target) if program else ():
                 (passed if run_test(build, program, *test) else failed).append(test[0])
@@ -177,7 +178,7 @@ def main():
     parser.add_argument("--cpu-seconds", type=float, default=60)
     parser.add_argument("--tests", action="append")
     parser.add_argument("patches", nargs="*")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     patches = [PLANTED / f"{name}.patch" for name in arguments.patches] or sorted(PLANTED.glob("*.patch"))
     if arguments.applies:
         for patch in patches:

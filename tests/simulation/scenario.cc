@@ -92,7 +92,9 @@ Time Scenario::MostTime(Time took, const GrowRequest& request) const {
   if (scheduler_.stalls() || !Serves() || disturbed_at_ == Time::max()) return timeout + seconds(8);
   // Programs are asked for idle memory for a second.
   const Time asked_at = scheduler_.now() - took;
-  return std::max(timeout, disturbed_at_ - asked_at) + milliseconds(1500);
+  // A thread may stand still before its request begins.
+  const Time stood = std::max(stood_at_ - asked_at, Time(0));
+  return std::max(timeout + stood, disturbed_at_ - asked_at) + milliseconds(1500);
 }
 
 void Scenario::Pass(Time time) {
@@ -336,7 +338,7 @@ void Scenario::End() {
   for (DropDead(); !clients_.empty() || !hooks_.empty() || !turners_.empty(); DropDead()) {
     if (scheduler_.now() > deadline) {
       Fail(absl::StrCat(clients_.size(), " programs, ", hooks_.size(), " with hooks and ", turners_.size(),
-                        " with turns do not end"));
+                        " with turns do not end", DescribeTurners()));
     }
     Sleep(milliseconds(50));
   }
@@ -345,6 +347,20 @@ void Scenario::End() {
   AwaitMemoryBack();
   GrantWholeCard();
   AwaitMemoryBack();
+}
+
+// Each lease of a program with turns, as lgpud has it.
+std::string Scenario::DescribeTurners() const {
+  std::string text;
+  for (const Turner& turner : turners_) {
+    v1::Lease lease;
+    const absl::Status got = CallControl([&](daemon::LeaseTable& table) -> absl::Status {
+      LGPU_ASSIGN_OR_RETURN(lease, table.Get(Root(), turner.program->lease()));
+      return absl::OkStatus();
+    });
+    absl::StrAppend(&text, "\n  ", got.ok() ? lease.ShortDebugString() : got.ToString());
+  }
+  return text;
 }
 
 void Scenario::RemoveLeases() {

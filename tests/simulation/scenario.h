@@ -123,6 +123,7 @@ class Scenario {
   /// The first difference; empty: none.
   std::string Difference();
   void End();
+  std::string DescribeTurners() const;
   void AwaitMemoryBack();
   void RemoveLeases();
   void GrantWholeCard();
@@ -152,6 +153,7 @@ class Scenario {
   std::vector<Turner> turners_;
   // When lgpud was away last, or a program stopped, or threads stood still; max: lgpud is away now.
   Time disturbed_at_{0};
+  Time stood_at_{0};                     // threads were made to stand still until then
   std::vector<std::uint32_t> standing_;  // threads that stand still until an lgpud serves
   std::optional<Time> ahead_since_;      // the ledger counts memory that is not there
   std::optional<Time> leaving_since_;    // memory is on its way back, and none has come

@@ -25,7 +25,8 @@ void Scenario::StandStill(const std::function<bool(const MachineProcess&)>& stop
   for (const auto& [pid, process] : Processes::Get().live()) {
     if (stops(*process)) scheduler_.StandStill(*process, one_in, at_most);
   }
-  if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, scheduler_.now() + at_most);
+  stood_at_ = std::max(stood_at_, scheduler_.now() + at_most);
+  if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, stood_at_);
 }
 
 void Scenario::Strike() {
@@ -95,6 +96,7 @@ void Scenario::StandBriefly() {
 void Scenario::StandHere(Time at_most) {
   const Time until = scheduler_.now() + Time(Below(static_cast<std::uint64_t>(at_most.count())));
   Scheduler::Self().stands_still_until = until;
+  stood_at_ = std::max(stood_at_, until);
   if (disturbed_at_ != Time::max()) disturbed_at_ = std::max(disturbed_at_, until);
 }
 
@@ -142,6 +144,7 @@ void Scenario::LetStandingGoOn() {
     SimulatedThread* const thread = scheduler_.Find(number);
     if (thread == nullptr || thread->stands_still_until < scheduler_.now()) continue;
     thread->stands_still_until = scheduler_.now() + Time(Below(OneIn(2) ? 10'000'000 : 400'000'000));
+    stood_at_ = std::max(stood_at_, thread->stands_still_until);
     disturbed_at_ = std::max(disturbed_at_, thread->stands_still_until);
   }
 }

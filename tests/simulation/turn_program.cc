@@ -115,13 +115,17 @@ void TurnProgram::ServeOrders(DaemonConnection& session) {
       options_.fail(absl::StrCat("the session of a program's parent is over: ", session.status().ToString()));
     }
     for (const DaemonConnection::SuspendOfDaemon& order : session.TakeSuspends()) {
+      if (order.generation != session.generation()) continue;  // as lgpu run
+      const bool ran = state_ == State::kRuns;
       const absl::Status status = Follow(session, order.order);
       std::vector<wire::ProcessName> left;
       if (!status.ok() && order.order.resume && state_ == State::kOnHost && program_->is_alive) {
         left.push_back({.pid = program_->pid, .start_time = ProcessStartTime(program_->pid).value_or(0)});
       }
-      const bool is_lost = !left.empty();
-      session.AnswerSuspend(order, status, std::move(left));
+      bool is_lost = !left.empty();
+      const absl::Status answered = session.AnswerSuspend(order, status, std::move(left));
+      // As lgpu run: the next lgpud may not know that this one's order was followed.
+      if (!answered.ok() && status.ok() && !order.order.resume && ran) is_lost = !Resume(session).ok();
       // Its user does what docs/giving-way.md says.
       if (is_lost) {
         Sleep(milliseconds(ParentBelow(5000)));

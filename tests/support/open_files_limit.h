@@ -2,8 +2,12 @@
 #define LGPU_TESTS_SUPPORT_OPEN_FILES_LIMIT_H_
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <vector>
+
+#include "base/unique_fd.h"
 
 namespace lgpu {
 
@@ -12,6 +16,13 @@ namespace lgpu {
 class OpenFilesLimit {
  public:
   static constexpr rlim_t kAll = RLIM_INFINITY;  // the hard limit
+
+  /// With this limit the process can open so many more files.
+  static rlim_t ForMore(int more) {
+    std::vector<UniqueFd> lowest;
+    while (static_cast<int>(lowest.size()) <= more) lowest.emplace_back(::dup(STDIN_FILENO));
+    return static_cast<rlim_t>(lowest.back().get());
+  }
 
   explicit OpenFilesLimit(rlim_t files) {
     ::getrlimit(RLIMIT_NOFILE, &before_);
