@@ -274,7 +274,8 @@ absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const Chun
     const auto part = chunks.first(std::min(chunks.size(), ClientChannel::kMaxReturnChunks));
     chunks = chunks.subspan(part.size());
     first_error.Update(ReturnPart(device, part));
-    FinishReturn(part);
+    MutexLock lock(mutex_);
+    returning_.Settle(part);
   }
   return first_error;
 }
@@ -282,7 +283,11 @@ absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const Chun
 absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks) {
   while (true) {
     const std::uint64_t generation = generation_.load();
-    const std::vector<ChunkId> part = StillToReturn(device, chunks);
+    std::vector<ChunkId> part;
+    {
+      MutexLock lock(mutex_);
+      part = returning_.StillToReturn(device, chunks, IsAway());
+    }
     if (part.empty()) return absl::OkStatus();
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
     wire::ReturnRequest back{.request_id = id, .device_id = device, .chunk_ids = {}};

@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +23,7 @@
 #include "client/session/client_channel.h"
 #include "client/session/fork_guard.h"
 #include "client/session/maintenance.h"
+#include "client/session/returning_chunks.h"
 #include "lgpu/bytes.h"
 #include "lgpu/region_source.h"
 #include "proto/wire/pages.h"
@@ -202,12 +202,7 @@ class DaemonConnection {
     bool has_pages = false;     // its caller is at work on a page of a grant
     TimePoint more_until = {};  // as the daemon said
   };
-  /// An Orphan is a grant whose request was given up, or returned chunks of no grant (0).
-  struct Orphan {
-    std::uint64_t grant = 0;
-    std::uint64_t device = 0;
-    std::vector<std::uint64_t> chunks;
-  };
+  using Batch = ReturningChunks::Batch;
 
   DaemonConnection(ClientChannel channel, Options options);
   wire::Hello Greeting() const;
@@ -257,10 +252,9 @@ class DaemonConnection {
   void EndHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// At most kMaxReturnChunks.
   absl::Status ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks);
-  static Orphan OrphanOf(const wire::Grant& grant);
-  void GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveBack(const std::vector<Batch>& batches, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   /// The daemon does not read now: the session thread gives the chunks back later.
-  void SendLater(Orphan orphan, std::uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendLater(const Batch& batch, std::uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<GrantPage> TakePage(ClientFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Unavailable(const std::string& what) const;
@@ -288,13 +282,7 @@ class DaemonConnection {
   absl::StatusOr<std::vector<HeldChunk>> ChunksToAttest(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Attest(link::Handshake& handshake, const std::vector<HeldChunk>& held, TimePoint deadline);
   /// Chunks that were returned since ChunksToAttest; this daemon has to be told.
-  absl::StatusOr<std::vector<Orphan>> GoOnWith(ClientChannel channel)
-      ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
-  /// The members of `chunks` whose return the daemon must be told now. None while it is away: their return is
-  /// owed to the next daemon.
-  std::vector<ChunkId> StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  void FinishReturn(std::span<const ChunkId> chunks) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<Batch>> GoOnWith(ClientChannel channel) ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
 
   const Options options_;
   ClientChannel channel_;
@@ -318,8 +306,7 @@ class DaemonConnection {
   absl::Status gone_ ABSL_GUARDED_BY(mutex_);  // the status while no daemon answers
   std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
-  std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Orphan> unsent_ ABSL_GUARDED_BY(mutex_);  // given back while the daemon did not read
+  ReturningChunks returning_ ABSL_GUARDED_BY(mutex_);
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReleaseOfDaemon> releases_ ABSL_GUARDED_BY(mutex_);
@@ -338,11 +325,8 @@ class DaemonConnection {
 
   // Written under both locks, read under either of them or none.
   std::atomic<std::uint64_t> generation_ = 0;
-  link::Attempts attempts_ ABSL_GUARDED_BY(mutex_);                      // to join the next daemon
-  std::unordered_set<std::uint64_t> returning_ ABSL_GUARDED_BY(mutex_);  // chunks
-  std::unordered_set<std::uint64_t> given_up_ ABSL_GUARDED_BY(mutex_);   // returned and not attested
-  std::vector<Orphan> owed_ ABSL_GUARDED_BY(mutex_);  // were returned while the daemon was away; no grants
-  Mutex holders_mutex_;                               // before mutex_
+  link::Attempts attempts_ ABSL_GUARDED_BY(mutex_);  // to join the next daemon
+  Mutex holders_mutex_;                              // before mutex_
   std::vector<Holder*> holders_ ABSL_GUARDED_BY(holders_mutex_);
   std::unique_ptr<std::thread> thread_;
 };

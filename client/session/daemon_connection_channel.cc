@@ -98,11 +98,11 @@ void DaemonConnection::TakeChannelBack() {
   (void)!::read(quiet_.get(), &expirations, sizeof(expirations));
   std::uint64_t grant = 0;
   std::uint64_t generation = 0;
-  std::vector<Orphan> unsent;
+  std::vector<Batch> unsent;
   {
     MutexLock lock(mutex_);
     generation = generation_.load();
-    unsent.swap(unsent_);
+    unsent = returning_.Take(ReturningChunks::State::kUnsent);
     quiet_is_set_ = false;
     // While a call waits, this is an acknowledgement that could not be sent before; the call may be waiting
     // for it.
@@ -114,7 +114,7 @@ void DaemonConnection::TakeChannelBack() {
 }
 
 void DaemonConnection::ReadUnasked() {
-  std::vector<Orphan> orphans;
+  std::vector<Batch> unwanted;
   std::uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
@@ -123,9 +123,9 @@ void DaemonConnection::ReadUnasked() {
     constexpr std::uint64_t kNoRequest = 0;
     (void)ReadOne(kNoRequest, ClientChannel::kAtOnce);
     if (waiting_ > 0) changed_.NotifyAll();
-    orphans.swap(orphans_);
+    unwanted = returning_.Take(ReturningChunks::State::kUnwanted);
   }
-  GiveBack(orphans, generation);
+  GiveBack(unwanted, generation);
 }
 
 void DaemonConnection::DropLater(std::shared_ptr<void> object) {
@@ -181,7 +181,7 @@ DaemonConnection::Waiter* DaemonConnection::FindWaiter(std::uint64_t request) {
 }
 
 void DaemonConnection::ForgetRequest(std::uint64_t request) {
-  std::vector<Orphan> orphans;
+  std::vector<Batch> unwanted;
   std::uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
@@ -189,13 +189,15 @@ void DaemonConnection::ForgetRequest(std::uint64_t request) {
     Waiter* const waiter = FindWaiter(request);
     if (waiter == nullptr) return;
     for (const ClientFrame& received : waiter->inbox) {
-      if (const auto* const grant = received.frame.Get<wire::Grant>()) orphans.push_back(OrphanOf(*grant));
+      if (const auto* const grant = received.frame.Get<wire::Grant>()) {
+        unwanted.push_back(ReturningChunks::BatchOf(*grant));
+      }
     }
     std::swap(*waiter, waiters_.back());
     waiters_.pop_back();
     if (IsAway()) changed_.NotifyAll();  // the session thread may wait for just this
   }
-  GiveBack(orphans, generation);
+  GiveBack(unwanted, generation);
 }
 
 void DaemonConnection::Withdraw(std::uint64_t grow) {
@@ -266,9 +268,10 @@ absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::
     if (waiting_ > 1) changed_.NotifyAll();
     if (answer) return *std::move(answer);
     // At once: the daemon sends no other grant before this one is acknowledged.
-    if (std::vector<Orphan> orphans = std::exchange(orphans_, {}); !orphans.empty()) {
+    if (const std::vector<Batch> unwanted = returning_.Take(ReturningChunks::State::kUnwanted);
+        !unwanted.empty()) {
       mutex_.Unlock();
-      GiveBack(orphans, generation);
+      GiveBack(unwanted, generation);
       mutex_.Lock();
     }
     Interrupt::Happened(mutex_);
@@ -282,7 +285,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
   absl::StatusOr<ClientFrame> answer = NoAnswer();
   std::uint64_t acknowledge = 0;
   std::uint64_t generation = 0;
-  std::vector<Orphan> orphans;
+  std::vector<Batch> unwanted;
   {
     MutexLock lock(mutex_);
     if (!status_.ok() && frame != nullptr) return status_;
@@ -310,14 +313,14 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
       (grant->more || waiting_ > 1 ? acknowledge : unacknowledged_) = grant->grant_id;
     }
     StopWaiting();
-    orphans.swap(orphans_);
+    unwanted = returning_.Take(ReturningChunks::State::kUnwanted);
     const auto* const back = frame != nullptr ? frame->Get<wire::ReturnRequest>() : nullptr;
     if (back != nullptr && IsPutOff(sent)) {
       SendLater({.grant = 0, .device = back->device_id, .chunks = back->chunk_ids}, generation);
     }
   }
   if (acknowledge != 0) Acknowledge(acknowledge, generation);
-  GiveBack(orphans, generation);
+  GiveBack(unwanted, generation);
   return answer;
 }
 
@@ -369,7 +372,7 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
   } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {
     waiter->inbox.push_back(std::move(received));
   } else if (const auto* const grant = frame.Get<wire::Grant>()) {
-    orphans_.push_back(OrphanOf(*grant));
+    returning_.AddUnwanted(*grant);
   } else if (frame.Get<wire::Closed>() != nullptr) {
     Arm(false);
     EndHere();  // the call that asked for it has given up waiting
@@ -384,24 +387,18 @@ void DaemonConnection::Fail(absl::Status status) {
   NotifyChange();
 }
 
-DaemonConnection::Orphan DaemonConnection::OrphanOf(const wire::Grant& grant) {
-  Orphan orphan{.grant = grant.grant_id, .device = grant.device_id, .chunks = {}};
-  for (const wire::Chunk& chunk : grant.chunks) orphan.chunks.push_back(chunk.id);
-  return orphan;
-}
-
-void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) {
-  for (const Orphan& orphan : orphans) {
+void DaemonConnection::GiveBack(const std::vector<Batch>& batches, std::uint64_t generation) {
+  for (const Batch& batch : batches) {
     const TimePoint deadline = Clock::now() + options_.answer_timeout;
-    const wire::Frame ack{.body = wire::Ack{.grant_id = orphan.grant}};
-    wire::ReturnRequest back{.request_id = 0, .device_id = orphan.device, .chunk_ids = orphan.chunks};
+    const wire::Frame ack{.body = wire::Ack{.grant_id = batch.grant}};
+    wire::ReturnRequest back{.request_id = 0, .device_id = batch.device, .chunk_ids = batch.chunks};
     {
       MutexLock lock(mutex_);
       // An id without an inbox: the answer is of no interest.
       back.request_id = next_request_++;
     }
-    Orphan rest = orphan;
-    absl::Status sent = orphan.grant == 0 ? absl::OkStatus() : Send(ack, generation, deadline);
+    Batch rest = batch;
+    absl::Status sent = batch.grant == 0 ? absl::OkStatus() : Send(ack, generation, deadline);
     if (sent.ok()) {
       rest.grant = 0;
       sent = Send({.body = std::move(back)}, generation, deadline);
@@ -409,13 +406,13 @@ void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans, std::uint64_
     // After any other error the session is at its end, and the daemon takes everything back by itself.
     if (!IsPutOff(sent)) continue;
     MutexLock lock(mutex_);
-    SendLater(std::move(rest), generation);
+    SendLater(rest, generation);
   }
 }
 
-void DaemonConnection::SendLater(Orphan orphan, std::uint64_t generation) {
+void DaemonConnection::SendLater(const Batch& batch, std::uint64_t generation) {
   if (generation != generation_.load()) return;  // the chunks were not attested to the next daemon
-  unsent_.push_back(std::move(orphan));
+  returning_.Postpone(batch);
   SetQuietTimer();
 }
 

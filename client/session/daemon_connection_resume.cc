@@ -171,7 +171,7 @@ absl::Status DaemonConnection::Rejoin(ClientChannel channel) {
   LGPU_RETURN_IF_ERROR(Greet(handshake, deadline));
   LGPU_ASSIGN_OR_RETURN(const std::vector<HeldChunk> held, ChunksToAttest(deadline));
   LGPU_RETURN_IF_ERROR(Attest(handshake, held, deadline));
-  LGPU_ASSIGN_OR_RETURN(const std::vector<Orphan> owed, GoOnWith(std::move(channel)));
+  LGPU_ASSIGN_OR_RETURN(const std::vector<Batch> owed, GoOnWith(std::move(channel)));
   GiveBack(owed, generation_.load());
   return absl::OkStatus();
 }
@@ -214,13 +214,12 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::Chunk
   MutexLock lock(mutex_);
   // Chunks returned, or about to be, before this moment are not attested, which returns them. Chunks returned
   // later are attested, and then returned: by Return, or by GoOnWith where the daemon was still away.
-  given_up_.insert(returning_.begin(), returning_.end());
-  returning_.clear();
-  std::unordered_set<std::uint64_t> unnamed = given_up_;
-  for (const Orphan& returned : owed_) unnamed.insert(returned.chunks.begin(), returned.chunks.end());
-  owed_.clear();
-  std::erase_if(held, [&](const HeldChunk& chunk) { return unnamed.contains(chunk.chunk.id.value); });
-  return held;
+  std::vector<HeldChunk> attested;
+  for (HeldChunk& chunk : held) {
+    if (!returning_.Contains(chunk.chunk.id.value)) attested.push_back(std::move(chunk));
+  }
+  returning_.LeaveOutOfAttestation();
+  return attested;
 }
 
 absl::Status DaemonConnection::Attest(link::Handshake& handshake, const std::vector<HeldChunk>& held,
@@ -245,7 +244,7 @@ absl::Status DaemonConnection::Attest(link::Handshake& handshake, const std::vec
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith(ClientChannel channel) {
+absl::StatusOr<std::vector<ReturningChunks::Batch>> DaemonConnection::GoOnWith(ClientChannel channel) {
   MutexLock send_lock(send_mutex_);
   MutexLock lock(mutex_);
   while (reading_) changed_.Wait(mutex_);
@@ -255,51 +254,25 @@ absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith
   status_ = absl::OkStatus();
   unacknowledged_ = 0;
   close_is_sent_ = false;
-  unsent_.clear();   // were not attested
-  orphans_.clear();  // of grants by the earlier daemon that were not attested
   // The new daemon knows nothing of them; none is being answered, that is done on this thread.
   trims_.clear();
   snapshots_.clear();
   releases_.clear();
   suspends_.clear();
   if (waiting_ == 0) Arm(true);
-  return std::exchange(owed_, {});
+  return returning_.GoToNextDaemon();
 }
 
 // Giving back while the daemon may be gone.
 
 void DaemonConnection::StartReturn(std::span<const ChunkId> chunks) {
   MutexLock lock(mutex_);
-  for (const ChunkId chunk : chunks) returning_.insert(chunk.value);
+  returning_.Leave(chunks);
 }
 
 void DaemonConnection::CancelReturn(std::span<const ChunkId> chunks) {
   MutexLock lock(mutex_);
-  for (const ChunkId chunk : chunks) {
-    returning_.erase(chunk.value);
-    given_up_.erase(chunk.value);
-  }
-}
-
-std::vector<ChunkId> DaemonConnection::StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks) {
-  std::vector<ChunkId> part;
-  MutexLock lock(mutex_);
-  for (const ChunkId chunk : chunks) {
-    if (!given_up_.contains(chunk.value)) part.push_back(chunk);
-  }
-  if (!IsAway() || part.empty()) return part;
-  Orphan owed{.grant = 0, .device = device, .chunks = {}};
-  for (const ChunkId chunk : part) owed.chunks.push_back(chunk.value);
-  owed_.push_back(std::move(owed));
-  return {};
-}
-
-void DaemonConnection::FinishReturn(std::span<const ChunkId> chunks) {
-  MutexLock lock(mutex_);
-  for (const ChunkId chunk : chunks) {
-    given_up_.erase(chunk.value);
-    returning_.erase(chunk.value);
-  }
+  returning_.Settle(chunks);
 }
 
 }  // namespace lgpu
