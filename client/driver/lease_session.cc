@@ -63,6 +63,27 @@ bool IsUuid(std::string_view text, const char (&uuid)[16]) {
 
 }  // namespace
 
+/// The lock and condition of a session as a thread that waits uses them.
+class LeaseSession::Waiting {
+ public:
+  Waiting(LeaseSession& session, Lock& lock) : session_(session), lock_(lock) {}
+  void lock() { lock_.lock(); }
+  void unlock() { lock_.unlock(); }
+  void SleepUntil(Clock::time_point until) { session_.changed_.wait_until(lock_, until); }
+  void WakeAll() { session_.changed_.notify_all(); }
+  bool CanRead() {
+    if (session_.HasItsSocket()) return true;
+    session_.Lose();
+    return false;
+  }
+  Clock::time_point NextLook(Clock::time_point until) { return until; }
+  bool IsStopped() { return false; }
+
+ private:
+  LeaseSession& session_;
+  Lock& lock_;
+};
+
 bool LeaseSession::Join() {
   if (is_attached_.load(std::memory_order_acquire)) return true;
   Lock lock(mutex_);
@@ -108,9 +129,8 @@ void LeaseSession::TellForeignCard(std::string_view entry) {
   Lock lock(mutex_);
   if (state_ != State::kJoined) return;
   // A charge of a card that the lease does not have is refused, with an event.
-  const auto request = requests_.insert(
-      requests_.end(), {.id = next_request_++, .generation = generation_.load(), .kind = ChargeKind::kPlain});
-  const wire::Frame frame{.body = wire::Charge{.request_id = request->id,
+  const std::uint64_t request = requests_.Add({.generation = generation_.load(), .kind = ChargeKind::kPlain});
+  const wire::Frame frame{.body = wire::Charge{.request_id = request,
                                                .card_uuid = PrintableUuid(entry),
                                                .bytes = 1,
                                                .timeout_ms = 0,
@@ -157,24 +177,25 @@ bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const 
   Lock lock(mutex_);
   while (EnsureJoined(lock, deadline)) {
     const std::uint64_t late_grants = late_grants_;
-    const auto request = requests_.insert(requests_.end(), {.id = next_request_++,
-                                                            .generation = generation_.load(),
-                                                            .card = card,
-                                                            .bytes = bytes,
-                                                            .kind = kind,
-                                                            .driver_refusals = driver_refusals,
-                                                            .may_wait = WaitLeft(card)});
-    if (!SendCharge(lock, request, call, deadline)) {
-      requests_.erase(request);
+    const std::chrono::milliseconds may_wait = WaitLeft(card);
+    const std::uint64_t id = requests_.Add({.generation = generation_.load(),
+                                            .card = card,
+                                            .bytes = bytes,
+                                            .kind = kind,
+                                            .driver_refusals = driver_refusals,
+                                            .may_wait = may_wait});
+    if (!SendCharge(*requests_.Find(id), call, deadline)) {
+      requests_.Remove(id);
       continue;  // the next daemon is asked again
     }
-    Await(lock, *request, std::min(deadline, Clock::now() + request->may_wait + kAnswerSlack));
-    const bool is_done = request->is_done, is_granted = request->is_granted;
-    if (!is_done && IsOfNow(*request)) {
-      request->is_abandoned = true;
+    Await(lock, id, std::min(deadline, Clock::now() + may_wait + kAnswerSlack));
+    Request& request = *requests_.Find(id);
+    const bool is_done = request.is_done, is_granted = request.is_granted;
+    if (!is_done && IsOfNow(request)) {
+      request.is_abandoned = true;
       return false;
     }
-    requests_.erase(request);
+    requests_.Remove(id);
     // A late grant that went back meanwhile may have been in the way of this request.
     const bool may_fit_now = !is_granted && late_grants != late_grants_ && Clock::now() < deadline;
     if (is_done && !may_fit_now) return is_granted;
@@ -202,19 +223,18 @@ void LeaseSession::NoteRefusal(const Request& request, const wire::Refusal& refu
   row.ends = Clock::now() + options_.wait_pause;
 }
 
-bool LeaseSession::SendCharge(Lock&, std::list<Request>::iterator request, const char* call,
-                              Clock::time_point deadline) {
+bool LeaseSession::SendCharge(const Request& request, const char* call, Clock::time_point deadline) {
   const auto left =
-      std::min(request->may_wait,
+      std::min(request.may_wait,
                std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()) - kAnswerSlack);
   const wire::Frame frame{
-      .body = wire::Charge{.request_id = request->id,
-                           .card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,
-                           .bytes = request->bytes,
+      .body = wire::Charge{.request_id = request.id,
+                           .card_uuid = cards_[static_cast<std::size_t>(request.card)].uuid,
+                           .bytes = request.bytes,
                            .timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 0)),
-                           .kind = request->kind,
+                           .kind = request.kind,
                            .what = call,
-                           .driver_refusals = request->driver_refusals}};
+                           .driver_refusals = request.driver_refusals}};
   if (Send(frame, std::min(deadline, Clock::now() + kSendPatience))) return true;
   Lose();
   return false;
@@ -238,71 +258,48 @@ bool LeaseSession::HasItsSocket() {
   return false;
 }
 
-void LeaseSession::Await(Lock& lock, const Request& request, Clock::time_point deadline) {
-  for (;;) {
-    const Clock::time_point until = std::max(deadline, request.more_until);
-    if (request.is_done || !IsOfNow(request) || Clock::now() >= until) return;
-    if (is_reading_) {
-      changed_.wait_until(lock, until);
-    } else {
-      Receive(lock, until);
-    }
+void LeaseSession::Await(Lock& lock, std::uint64_t request, Clock::time_point deadline) {
+  Waiting waiting(*this, lock);
+  (void)requests_.Await(
+      waiting, channel_, request, deadline,
+      [this](const Request& one) { return one.is_done || !IsOfNow(one); },
+      [this](const PlainStatus& status, const link::FrameChannel::Received& received) {
+        Take(status, received.frame);
+      });
+}
+
+void LeaseSession::TakeCharged(const wire::Charged& charged) {
+  Request* const request = requests_.Find(charged.request_id);
+  if (request == nullptr) return;
+  request->is_done = true;
+  request->is_granted = charged.code == 0;
+  if (charged.refusal) NoteRefusal(*request, *charged.refusal);
+  if (request->is_abandoned) {
+    const wire::Frame back{
+        .body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,
+                               .bytes = request->bytes,
+                               .kind = request->kind}};
+    const bool is_granted = request->is_granted;
+    requests_.Remove(charged.request_id);  // first: Lose removes every abandoned request
+    if (!is_granted) return;
+    ++late_grants_;
+    if (!Send(back, Clock::now() + kSendPatience)) Lose();
+  } else if (request->is_granted) {
+    // Counted here, and not by the caller: the next attestation includes it.
+    const std::lock_guard lock(ChargesLock(request->card));
+    Count(request->card, request->kind, request->bytes);
   }
 }
 
-bool LeaseSession::Receive(Lock& lock, Clock::time_point deadline) {
-  if (!HasItsSocket()) {
-    Lose();
-    return false;
-  }
-  is_reading_ = true;
-  lock.unlock();
-  link::FrameChannel::Received received;
-  const PlainStatus status = channel_.Receive(received, deadline);
-  lock.lock();
-  is_reading_ = false;
-  if (status.ok()) {
-    Take(received.frame);
-  } else if (status.code != PlainCode::kDeadlineExceeded) {
-    Lose();
-  }
-  changed_.notify_all();
-  return status.ok();
-}
-
-void LeaseSession::Take(const wire::Frame& frame) {
+void LeaseSession::Take(const PlainStatus& status, const wire::Frame& frame) {
+  if (status.code == PlainCode::kDeadlineExceeded) return;
+  if (!status.ok()) return Lose();
   if (const auto* const charged = frame.Get<wire::Charged>()) {
-    const auto request = std::find_if(requests_.begin(), requests_.end(),
-                                      [&](const Request& one) { return one.id == charged->request_id; });
-    if (request == requests_.end()) return;
-    request->is_done = true;
-    request->is_granted = charged->code == 0;
-    if (charged->refusal) NoteRefusal(*request, *charged->refusal);
-    if (request->is_abandoned) {
-      const wire::Frame back{
-          .body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,
-                                 .bytes = request->bytes,
-                                 .kind = request->kind}};
-      const bool is_granted = request->is_granted;
-      requests_.erase(request);  // first: Lose erases every abandoned request
-      if (!is_granted) return;
-      ++late_grants_;
-      if (!Send(back, Clock::now() + kSendPatience)) Lose();
-    } else if (request->is_granted) {
-      // Counted here, and not by the caller: the next attestation includes it.
-      const std::lock_guard lock(ChargesLock(request->card));
-      Count(request->card, request->kind, request->bytes);
-    }
+    TakeCharged(*charged);
   } else if (const auto* const returned = frame.Get<wire::ReturnReply>()) {
-    for (Request& request : requests_) {
-      request.is_done = request.is_done || request.id == returned->request_id;
-    }
+    if (Request* const request = requests_.Find(returned->request_id)) request->is_done = true;
   } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
-    const auto more =
-        std::chrono::milliseconds(std::min(still->more_ms, wire::Protocol::kMostMoreMs)) + kAnswerSlack;
-    for (Request& request : requests_) {
-      if (request.id == still->request_id) request.more_until = Clock::now() + more;
-    }
+    requests_.Extend(*still, kAnswerSlack);
   } else if (const auto* const trim = frame.Get<wire::Trim>()) {
     const wire::Frame trimmed{.body = wire::Trimmed{.trim_id = trim->trim_id, .pending = false}};
     if (!Send(trimmed, Clock::now() + kSendPatience)) Lose();
@@ -316,7 +313,7 @@ void LeaseSession::Lose() {
   if (state_ != State::kJoined) return;
   state_ = State::kAway;
   if (HasItsSocket()) channel_.Shutdown();
-  std::erase_if(requests_, [](const Request& request) { return request.is_abandoned; });
+  std::erase_if(requests_.rows(), [](const Request& request) { return request.is_abandoned; });
   changed_.notify_all();
 }
 
@@ -354,27 +351,34 @@ void LeaseSession::AwaitFigures() {
   Lock lock(mutex_);
   if (state_ != State::kJoined) return;
   // A Return of no chunks is answered, with an error, after all that was sent before it.
-  const auto request =
-      requests_.insert(requests_.end(), {.id = next_request_++, .generation = generation_.load()});
   wire::ReturnRequest barrier;
-  barrier.request_id = request->id;
+  barrier.request_id = requests_.Add({.generation = generation_.load()});
+  const std::uint64_t request = barrier.request_id;
   SendAndAwait(lock, request, {.body = std::move(barrier)}, deadline);
 }
 
-void LeaseSession::SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
+void LeaseSession::SendAndAwait(Lock& lock, std::uint64_t request, const wire::Frame& frame,
                                 Clock::time_point deadline) {
   if (Send(frame, deadline)) {
-    Await(lock, *request, deadline);
+    Await(lock, request, deadline);
   } else {
     Lose();
   }
-  requests_.erase(request);
+  requests_.Remove(request);
 }
 
 bool LeaseSession::FollowDaemon() {
   Lock lock(mutex_);
   // The end of a connection is seen by reading alone; a thread that reads now sees it by itself.
-  while (state_ == State::kJoined && !is_reading_ && Receive(lock, link::FrameChannel::kAtOnce)) {
+  Waiting waiting(*this, lock);
+  for (bool is_there = true; is_there && state_ == State::kJoined && !requests_.is_reading();) {
+    is_there = false;
+    if (!waiting.CanRead()) break;
+    requests_.ReadOne(waiting, channel_, link::FrameChannel::kAtOnce,
+                      [&](const PlainStatus& status, const link::FrameChannel::Received& received) {
+                        is_there = status.ok();
+                        Take(status, received.frame);
+                      });
   }
   if (state_ == State::kAway && Clock::now() >= next_look_ &&
       !EnsureJoined(lock, Clock::now() + kLookPatience)) {

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <list>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,6 +18,7 @@
 #include "client/driver/tick_page.h"
 #include "client/link/frame_channel.h"
 #include "client/link/handshake.h"
+#include "client/link/requests.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/session_messages.h"
 
@@ -175,17 +175,17 @@ class LeaseSession {
   /// fits, and of one that tries the same size again.
   std::chrono::milliseconds WaitLeft(int card);
   void NoteRefusal(const Request& request, const wire::Refusal& refusal);
-  bool SendCharge(Lock& lock, std::list<Request>::iterator request, const char* call,
-                  Clock::time_point deadline);
+  bool SendCharge(const Request& request, const char* call, Clock::time_point deadline);
   /// Until it is done or can have no answer any more.
-  void Await(Lock& lock, const Request& request, Clock::time_point deadline);
+  void Await(Lock& lock, std::uint64_t request, Clock::time_point deadline);
   /// Whether its answer can still come: another thread may have joined the next daemon meanwhile.
   bool IsOfNow(const Request& request) const {
     return state_ == State::kJoined && request.generation == generation_.load();
   }
-  /// False: no frame came.
-  bool Receive(Lock& lock, Clock::time_point deadline);
-  void Take(const wire::Frame& frame);
+  class Waiting;
+  /// What came of a Receive.
+  void Take(const PlainStatus& status, const wire::Frame& frame);
+  void TakeCharged(const wire::Charged& charged);
   void Lose();
   /// Whether the session's descriptor is its socket still. A program may close all descriptors that it does
   /// not know, and have another file under the number. Then the session is lost, and that file is left alone.
@@ -200,8 +200,7 @@ class LeaseSession {
   /// The figures as the pages have them now.
   Figures ReadFigures(int card) const;
   /// Sends a frame for a request that has no bytes of its own, and waits until it is answered.
-  void SendAndAwait(Lock& lock, std::list<Request>::iterator request, const wire::Frame& frame,
-                    Clock::time_point deadline);
+  void SendAndAwait(Lock& lock, std::uint64_t request, const wire::Frame& frame, Clock::time_point deadline);
   void SendExcess(int card, ChargeKind kind, const Excess& excess);
   /// Under the card's lock. Wraps for negative ones.
   void Count(int card, ChargeKind kind, std::uint64_t bytes);
@@ -226,12 +225,10 @@ class LeaseSession {
   SteadyCondition changed_;
   State state_ = State::kFresh;
   link::FrameChannel channel_;
-  bool is_reading_ = false;        // a thread is in channel_.Receive
   Clock::time_point next_look_{};  // for a new daemon, by FiguresOf
-  std::list<Request> requests_;
+  link::Requests<Request> requests_;
   std::array<WaitRow, kMaxCards> wait_rows_;
   std::uint64_t late_grants_ = 0;  // given back: their callers had given up
-  std::uint64_t next_request_ = 1;
 };
 
 // Inlined: each small allocation goes through them.

@@ -25,7 +25,7 @@ bool LeaseSession::EnsureJoined(Lock& lock, Clock::time_point deadline) {
   link::Attempts attempts;
   while (state_ != State::kJoined) {
     if (state_ == State::kOver) return false;
-    if (state_ == State::kJoining || is_reading_) {
+    if (state_ == State::kJoining || requests_.is_reading()) {
       if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) return false;
       continue;
     }
@@ -102,7 +102,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
 
 LeaseSession::Joining LeaseSession::Attach(link::Handshake& handshake, Clock::time_point deadline) {
   wire::Lease lease;
-  const link::Reply attached = handshake.Attach(next_request_++, options_.lease, lease, deadline);
+  const link::Reply attached = handshake.Attach(requests_.NewId(), options_.lease, lease, deadline);
   if (!attached.ok()) return JoiningOf(attached);
   for (const wire::LogicalDevice& device : lease.devices) {
     auto card = std::find_if(cards_.begin(), cards_.end(),

@@ -20,6 +20,7 @@
 #include "base/unique_fd.h"
 #include "client/link/attempts.h"
 #include "client/link/handshake.h"
+#include "client/link/requests.h"
 #include "client/session/client_channel.h"
 #include "client/session/fork_guard.h"
 #include "client/session/maintenance.h"
@@ -197,12 +198,13 @@ class DaemonConnection {
   /// How long the end of a session waits for a daemon that is away.
   static constexpr std::chrono::milliseconds kClosePatience{1000};
   struct Waiter {
-    std::uint64_t request = 0;
+    std::uint64_t id = 0;
     std::vector<ClientFrame> inbox;
     bool has_pages = false;     // its caller is at work on a page of a grant
     TimePoint more_until = {};  // as the daemon said
   };
   using Batch = ReturningChunks::Batch;
+  class Waiting;
 
   DaemonConnection(ClientChannel channel, Options options);
   wire::Hello Greeting() const;
@@ -235,13 +237,12 @@ class DaemonConnection {
   void Acknowledge(std::uint64_t grant, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ClientFrame> Await(std::uint64_t request, std::uint64_t generation, TimePoint deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Receives one frame, with the lock given up meanwhile. One that answers `request` is the caller's;
-  /// every other frame goes to the request that it answers.
-  std::optional<ClientFrame> ReadOne(std::uint64_t request, TimePoint deadline)
+  /// What came of a Receive. A frame that answers `request` is the caller's; every other frame goes to the
+  /// request that it answers.
+  std::optional<ClientFrame> Take(const PlainStatus& status, ClientFrame received, std::uint64_t request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<ClientFrame> Deliver(ClientFrame received, std::uint64_t request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Waiter* FindWaiter(std::uint64_t request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Fails, and looks for the daemon again where `reconnect_path` is set.
   void Lose(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -252,6 +253,7 @@ class DaemonConnection {
   void EndHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// At most kMaxReturnChunks.
   absl::Status ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks);
+  void GiveUnwantedBack(std::uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveBack(const std::vector<Batch>& batches, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   /// The daemon does not read now: the session thread gives the chunks back later.
   void SendLater(const Batch& batch, std::uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -304,8 +306,7 @@ class DaemonConnection {
   CondVar changed_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   absl::Status gone_ ABSL_GUARDED_BY(mutex_);  // the status while no daemon answers
-  std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
+  link::Requests<Waiter> requests_ ABSL_GUARDED_BY(mutex_);
   ReturningChunks returning_ ABSL_GUARDED_BY(mutex_);
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
@@ -314,8 +315,7 @@ class DaemonConnection {
   std::atomic<bool> has_suspended_{false};
   std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation of the snapshots taken last
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Receive
-  bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // a frame that arrives wakes the session thread
+  bool armed_ ABSL_GUARDED_BY(mutex_) = false;  // a frame that arrives wakes the session thread
   bool quiet_is_set_ ABSL_GUARDED_BY(mutex_) = false;
   std::uint64_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // a grant; 0: none
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;              // for good: the next daemon is told, too

@@ -20,15 +20,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPauseForMemory{5};
 
-std::uint64_t RequestOf(const wire::Frame& frame) {
-  if (const auto* const grant = frame.Get<wire::Grant>()) return grant->request_id;
-  if (const auto* const refused = frame.Get<wire::GrowRefused>()) return refused->request_id;
-  if (const auto* const reply = frame.Get<wire::ReturnReply>()) return reply->request_id;
-  if (const auto* const closed = frame.Get<wire::Closed>()) return closed->request_id;
-  if (const auto* const attached = frame.Get<wire::Attached>()) return attached->request_id;
-  return 0;
-}
-
 /// Whether nothing of the frame was sent, since the daemon did not read in time or the caller was
 /// interrupted.
 bool IsPutOff(const absl::Status& sent) { return absl::IsDeadlineExceeded(sent) || absl::IsCancelled(sent); }
@@ -44,6 +35,24 @@ int MillisecondsUntil(std::optional<Clock::time_point> next) {
 }
 
 }  // namespace
+
+/// The lock and condition of a connection as the thread of a call uses them, with its interrupts.
+class DaemonConnection::Waiting {
+ public:
+  explicit Waiting(DaemonConnection& connection) : connection_(connection) {}
+  void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS { connection_.mutex_.Lock(); }
+  void unlock() ABSL_NO_THREAD_SAFETY_ANALYSIS { connection_.mutex_.Unlock(); }
+  void SleepUntil(TimePoint until) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Interrupt::WaitUntil(connection_.changed_, connection_.mutex_, until);
+  }
+  void WakeAll() { connection_.changed_.NotifyAll(); }
+  bool CanRead() { return true; }
+  TimePoint NextLook(TimePoint until) { return Interrupt::NextQuestion(until); }
+  bool IsStopped() { return Interrupt::HasHappened(); }
+
+ private:
+  DaemonConnection& connection_;
+};
 
 // The session thread.
 
@@ -119,10 +128,14 @@ void DaemonConnection::ReadUnasked() {
   {
     MutexLock lock(mutex_);
     generation = generation_.load();
-    if (!armed_ || reading_) return;  // a waiter took over after the event was reported
-    constexpr std::uint64_t kNoRequest = 0;
-    (void)ReadOne(kNoRequest, ClientChannel::kAtOnce);
-    if (waiting_ > 0) changed_.NotifyAll();
+    if (!armed_ || requests_.is_reading()) return;  // a waiter took over after the event was reported
+    Waiting waiting(*this);
+    requests_.ReadOne(waiting, channel_, ClientChannel::kAtOnce,
+                      [this](const PlainStatus& status, ClientFrame received) {
+                        mutex_.AssertHeld();
+                        constexpr std::uint64_t kNoRequest = 0;
+                        (void)Take(status, std::move(received), kNoRequest);
+                      });
     unwanted = returning_.Take(ReturningChunks::State::kUnwanted);
   }
   GiveBack(unwanted, generation);
@@ -169,15 +182,7 @@ absl::StatusOr<std::uint64_t> DaemonConnection::NewRequest() {
   MutexLock lock(mutex_);
   if (closed_) return ClosedError();
   if (!status_.ok() && !IsAway()) return status_;
-  const std::uint64_t request = next_request_++;
-  waiters_.push_back({.request = request, .inbox = {}, .has_pages = false});
-  return request;
-}
-
-DaemonConnection::Waiter* DaemonConnection::FindWaiter(std::uint64_t request) {
-  const auto found = std::find_if(waiters_.begin(), waiters_.end(),
-                                  [request](const Waiter& waiter) { return waiter.request == request; });
-  return found == waiters_.end() ? nullptr : &*found;
+  return requests_.Add({});
 }
 
 void DaemonConnection::ForgetRequest(std::uint64_t request) {
@@ -186,15 +191,14 @@ void DaemonConnection::ForgetRequest(std::uint64_t request) {
   {
     MutexLock lock(mutex_);
     generation = generation_.load();
-    Waiter* const waiter = FindWaiter(request);
+    const Waiter* const waiter = requests_.Find(request);
     if (waiter == nullptr) return;
     for (const ClientFrame& received : waiter->inbox) {
       if (const auto* const grant = received.frame.Get<wire::Grant>()) {
         unwanted.push_back(ReturningChunks::BatchOf(*grant));
       }
     }
-    std::swap(*waiter, waiters_.back());
-    waiters_.pop_back();
+    requests_.Remove(request);
     if (IsAway()) changed_.NotifyAll();  // the session thread may wait for just this
   }
   GiveBack(unwanted, generation);
@@ -214,7 +218,7 @@ void DaemonConnection::StartWaiting() {
 
 void DaemonConnection::StopWaiting() {
   if (--waiting_ > 0) {
-    if (!reading_) changed_.NotifyAll();  // one of them reads now
+    if (!requests_.is_reading()) changed_.NotifyAll();  // one of them reads now
   } else {
     SetQuietTimer();
   }
@@ -248,34 +252,30 @@ void DaemonConnection::Arm(bool on) {
 
 absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::uint64_t generation,
                                                     TimePoint deadline) {
-  for (bool first = true;; first = false) {
-    std::vector<ClientFrame>& inbox = FindWaiter(request)->inbox;
-    if (!inbox.empty()) {
-      ClientFrame received = std::move(inbox.front());
-      inbox.erase(inbox.begin());
-      return received;
-    }
-    if (!status_.ok()) return status_;
-    if (generation != generation_.load()) return LostError();
-    const TimePoint until = std::max(deadline, FindWaiter(request)->more_until);
-    if (!first && Clock::now() >= until) return NoAnswer();
-    if (!first && Interrupt::HasHappened()) return Interrupt::Error();
-    if (reading_) {
-      Interrupt::WaitUntil(changed_, mutex_, until);
-      continue;
-    }
-    std::optional<ClientFrame> answer = ReadOne(request, Interrupt::NextQuestion(until));
-    if (waiting_ > 1) changed_.NotifyAll();
-    if (answer) return *std::move(answer);
-    // At once: the daemon sends no other grant before this one is acknowledged.
-    if (const std::vector<Batch> unwanted = returning_.Take(ReturningChunks::State::kUnwanted);
-        !unwanted.empty()) {
-      mutex_.Unlock();
-      GiveBack(unwanted, generation);
-      mutex_.Lock();
-    }
-    Interrupt::Happened(mutex_);
+  std::optional<ClientFrame> answer;
+  Waiting waiting(*this);
+  const link::Waited waited = requests_.Await(
+      waiting, channel_, request, deadline,
+      [&](const Waiter& waiter) {
+        mutex_.AssertHeld();
+        return answer || !waiter.inbox.empty() || !status_.ok() || generation != generation_.load();
+      },
+      [&](const PlainStatus& status, ClientFrame received) {
+        mutex_.AssertHeld();
+        answer = Take(status, std::move(received), request);
+        if (answer) return;
+        GiveUnwantedBack(generation);  // at once: the daemon sends no other grant before
+        Interrupt::Happened(mutex_);
+      });
+  if (answer) return *std::move(answer);
+  if (std::vector<ClientFrame>& inbox = requests_.Find(request)->inbox; !inbox.empty()) {
+    ClientFrame received = std::move(inbox.front());
+    inbox.erase(inbox.begin());
+    return received;
   }
+  if (!status_.ok()) return status_;
+  if (generation != generation_.load()) return LostError();
+  return waited == link::Waited::kStopped ? Interrupt::Error() : NoAnswer();
 }
 
 absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::Frame* frame,
@@ -308,7 +308,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
       answer = sent;
     }
     if (const auto* const grant = answer.ok() ? answer->frame.Get<wire::Grant>() : nullptr) {
-      FindWaiter(request)->has_pages = true;
+      requests_.Find(request)->has_pages = true;
       // The daemon sends the next page or grant of this session only after this acknowledgement.
       (grant->more || waiting_ > 1 ? acknowledge : unacknowledged_) = grant->grant_id;
     }
@@ -324,13 +324,8 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
   return answer;
 }
 
-std::optional<ClientFrame> DaemonConnection::ReadOne(std::uint64_t request, TimePoint deadline) {
-  reading_ = true;
-  mutex_.Unlock();
-  ClientFrame received;
-  const PlainStatus status = channel_.Receive(received, deadline);
-  mutex_.Lock();
-  reading_ = false;
+std::optional<ClientFrame> DaemonConnection::Take(const PlainStatus& status, ClientFrame received,
+                                                  std::uint64_t request) {
   if (status.ok()) return Deliver(std::move(received), request);
   if (status.code == PlainCode::kUnavailable) {
     Lose(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
@@ -342,7 +337,7 @@ std::optional<ClientFrame> DaemonConnection::ReadOne(std::uint64_t request, Time
 
 std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::uint64_t request) {
   const wire::Frame& frame = received.frame;
-  const std::uint64_t answered = RequestOf(frame);
+  const std::uint64_t answered = link::RequestOf(frame);
   if (answered != 0 && answered == request) return received;
   if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
     const std::string what = "ended the session: " + goodbye->message;
@@ -362,14 +357,10 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
     suspends_.push_back({.order = *suspend, .generation = generation_.load()});
     NotifyChange();
   } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
-    if (Waiter* const waiter = FindWaiter(still->request_id); waiter != nullptr) {
-      waiter->more_until = Clock::now() +
-                           std::chrono::milliseconds(std::min(still->more_ms, wire::Protocol::kMostMoreMs)) +
-                           options_.answer_timeout;
-    }
-  } else if (answered == 0 || answered >= next_request_) {
+    requests_.Extend(*still, options_.answer_timeout);
+  } else if (!requests_.WasAsked(answered)) {
     Fail(Ended("sent a frame that answers nothing that was asked"));
-  } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {
+  } else if (Waiter* const waiter = requests_.Find(answered); waiter != nullptr) {
     waiter->inbox.push_back(std::move(received));
   } else if (const auto* const grant = frame.Get<wire::Grant>()) {
     returning_.AddUnwanted(*grant);
@@ -387,6 +378,14 @@ void DaemonConnection::Fail(absl::Status status) {
   NotifyChange();
 }
 
+void DaemonConnection::GiveUnwantedBack(std::uint64_t generation) {
+  const std::vector<Batch> unwanted = returning_.Take(ReturningChunks::State::kUnwanted);
+  if (unwanted.empty()) return;
+  mutex_.Unlock();
+  GiveBack(unwanted, generation);
+  mutex_.Lock();
+}
+
 void DaemonConnection::GiveBack(const std::vector<Batch>& batches, std::uint64_t generation) {
   for (const Batch& batch : batches) {
     const TimePoint deadline = Clock::now() + options_.answer_timeout;
@@ -395,7 +394,7 @@ void DaemonConnection::GiveBack(const std::vector<Batch>& batches, std::uint64_t
     {
       MutexLock lock(mutex_);
       // An id without an inbox: the answer is of no interest.
-      back.request_id = next_request_++;
+      back.request_id = requests_.NewId();
     }
     Batch rest = batch;
     absl::Status sent = batch.grant == 0 ? absl::OkStatus() : Send(ack, generation, deadline);

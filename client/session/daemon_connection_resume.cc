@@ -198,7 +198,8 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::Chunk
     // A chunk that came last may be on its way to its holder.
     MutexLock lock(mutex_);
     const auto is_at_work = [](const Waiter& waiter) { return waiter.has_pages || !waiter.inbox.empty(); };
-    while (std::any_of(waiters_.begin(), waiters_.end(), is_at_work)) {
+    const std::vector<Waiter>& rows = requests_.rows();
+    while (std::any_of(rows.begin(), rows.end(), is_at_work)) {
       if (stopping_ || Clock::now() >= deadline) return absl::UnavailableError("grants are still being used");
       changed_.WaitUntil(mutex_, deadline);
     }
@@ -247,7 +248,7 @@ absl::Status DaemonConnection::Attest(link::Handshake& handshake, const std::vec
 absl::StatusOr<std::vector<ReturningChunks::Batch>> DaemonConnection::GoOnWith(ClientChannel channel) {
   MutexLock send_lock(send_mutex_);
   MutexLock lock(mutex_);
-  while (reading_) changed_.Wait(mutex_);
+  while (requests_.is_reading()) changed_.Wait(mutex_);
   LGPU_RETURN_IF_ERROR(channel_.TakeOver(std::move(channel)));
   generation_.fetch_add(1);
   attempts_.Stop();
