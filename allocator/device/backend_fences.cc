@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/interrupt.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -87,7 +86,6 @@ absl::StatusOr<bool> BackendFences::HasPassed(StreamId stream, std::uint64_t val
 absl::Status BackendFences::Wait(StreamId stream, std::uint64_t value) {
   LGPU_ASSIGN_OR_RETURN(const Slot slot, Find(stream));
   if (value < slot.base) return absl::OkStatus();
-  Interrupt::BeforeWait();
   const absl::Status status = backend_.Wait({slot.stream, value - slot.base});
   return IsOfRemoved(stream, value) ? absl::OkStatus() : status;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -86,6 +87,7 @@ absl::Status FenceKeeper::Await() {
       LGPU_RETURN_IF_ERROR(Record());
       continue;
     }
+    Interrupt::BeforeWait();
     for (const StreamOrder::Fence& fence : oldest->fences) {
       LGPU_RETURN_IF_ERROR(state_.fences->Wait(fence.stream, fence.value));
     }
