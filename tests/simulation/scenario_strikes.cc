@@ -73,7 +73,7 @@ void Scenario::StrikeDaemon() {
       daemon_process_->file_faults = {.one_in = 1 + Below(4), .error = OneIn(2) ? ENOSPC : EIO};
       Sleep(milliseconds(Below(OneIn(4) ? 500 : 20)));
       daemon_process_->file_faults = {};
-      disturbed_at_ = scheduler_.now();
+      if (Serves()) disturbed_at_ = scheduler_.now();
       // The next lgpud knows what was written, and not what should have been.
       if (OneIn(2)) daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(2000);
       return;
@@ -178,7 +178,7 @@ void Scenario::StrikeClient() {
       Processes::Get().Stop(process);
       Sleep(milliseconds(Below(OneIn(4) ? 3000 : 100)));
       Processes::Get().Continue(process);
-      disturbed_at_ = scheduler_.now();
+      if (Serves()) disturbed_at_ = scheduler_.now();  // else AwaitDaemon sets it
       return;
     case 2:
       client.program->Finish();
