@@ -37,7 +37,6 @@ class BriefCall {
   BriefCall(const BriefCall&) = delete;
   BriefCall& operator=(const BriefCall&) = delete;
 
-  bool is_interrupted() const { return raised_.has_value(); }
   /// Takes the lock again, if it was given up, and throws what a signal's handler raised, if one did.
   void End();
 

@@ -91,11 +91,7 @@ auto Briefly(Call&& call) {
   BriefCall brief;
   auto result = [&] {
     const OutermostCall outermost;
-    auto made = std::forward<Call>(call)();
-    if (brief.is_interrupted()) {
-      [[maybe_unused]] const auto dropped = std::move(made);
-    }
-    return made;
+    return std::forward<Call>(call)();
   }();
   brief.End();
   return result;
