@@ -72,14 +72,13 @@ def measure(build, handovers, folder):
 
     def moves():
         printed = subprocess.run([*lgpu, "events", "--json"], check=True, capture_output=True, text=True).stdout
-        texts = [event["text"] for event in json.loads(printed)["events"]]
-        return sum(text.startswith("suspended: ") for text in texts), sum(text.startswith("resumed: ") for text in texts)
+        return sum(json.loads(line)["text"].startswith("suspended: ") for line in printed.splitlines())
 
     begin = time.perf_counter()
     threads = [threading.Thread(target=work, args=(number,)) for number in range(PROGRAMS)]
     for thread in threads:
         thread.start()
-    while (suspended := moves()[0]) < handovers and any(thread.is_alive() for thread in threads):
+    while (suspended := moves()) < handovers and any(thread.is_alive() for thread in threads):
         time.sleep(0.5)
     took = time.perf_counter() - begin
     done.set()

@@ -421,7 +421,7 @@ TEST_F(SuspendTest, ProgramsThatTheNextDaemonCannotResumeKeepNothing) {
   StartMachine();
   auto holder = StartHolder();
   const pid_t pid = HolderPid();
-  machine_.FailCall("cuCheckpointProcessRestore", 304, 0, 1, pid);
+  machine_.FailCall("cuCheckpointProcessRestore", 304, 0, 100, pid);  // also for the command, which undoes it
   KillDaemonInASuspension(*holder, pid);
   StartMachine();
   EXPECT_TRUE(Eventually([&] { return Run({"ls"}).out.find("FAILED") != std::string::npos; }));
