@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-PROGRAMS, MEMORY, CARD, MIN_RUN = 4, 160 << 20, "256MiB", "200ms"
+PROGRAMS, MEMORY, CARD, CONTEXT, MIN_RUN = 4, 40 << 20, "64MiB", "2MiB", "200ms"
 CYCLES = 20
 
 
@@ -104,7 +104,7 @@ def main():
     if "LGPU_HANDOVERS_INSIDE" not in os.environ:
         os.environ["LGPU_HANDOVERS_INSIDE"] = "1"
         runner = build / "tests/fake_cuda/fake_cuda_run"
-        os.execv(runner, [str(runner), "--cards", "1", "--memory", CARD, "--rules", "off", "--", sys.executable, *sys.argv])
+        os.execv(runner, [str(runner), "--cards", "1", "--memory", CARD, "--context", CONTEXT, "--rules", "off", "--", sys.executable, *sys.argv])
     with tempfile.TemporaryDirectory(prefix="lgpu-", dir="/tmp") as name:
         sys.exit(measure(build, handovers, pathlib.Path(name)))
 
