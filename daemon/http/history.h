@@ -70,7 +70,8 @@ class History {
   /// kMostStacked largest by themselves and the others as a sum. A card that is unknown has no columns.
   nlohmann::json OfCard(const Viewer& viewer, std::uint32_t card, const Window& window) const;
   /// "lgpu.timeline/v1" of a lease, by its id: each logical device with limit, held, used, charged and
-  /// refusals, and what of the lease is in host memory. No devices: the viewer does not see it, or it is not remembered.
+  /// refusals, and what of the lease is in host memory. No devices: the viewer does not see it, or it is not
+  /// remembered.
   nlohmann::json OfLease(const Viewer& viewer, const std::string& id, const Window& window) const;
 
   static constexpr std::size_t kMostStacked = 12;

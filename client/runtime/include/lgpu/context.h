@@ -177,9 +177,10 @@ class LGPU_API Context {
   void Retire();
 
   /// Moves the contents of all its tensors to ordinary host memory and gives all memory of its GPUs back, the
-  /// guarantee of a lease without other programs too: to lgpud, or for `local` to the driver. Waits for calls under way and for their work. Until Resume, calls
-  /// that need a device, a CPU too, and ResizeDevice fail (FAILED_PRECONDITION, naming Resume). Tensors may
-  /// go at any time, without waiting. Close ends the Context. A repeated Suspend does nothing.
+  /// guarantee of a lease without other programs too: to lgpud, or for `local` to the driver. Waits for calls
+  /// under way and for their work. Until Resume, calls that need a device, a CPU too, and ResizeDevice fail
+  /// (FAILED_PRECONDITION, naming Resume). Tensors may go at any time, without waiting. Close ends the
+  /// Context. A repeated Suspend does nothing.
   ///
   /// On an error the Context goes on as before. FAILED_PRECONDITION: blocks of Memory are live or exports of
   /// tensors in use (IsMemoryInUse), a LogicalMemory of it knows streams of the program's own

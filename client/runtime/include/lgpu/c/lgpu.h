@@ -193,9 +193,10 @@ LGPU_C_API lgpu_code lgpu_context_create_from_config(lgpu_config* config, lgpu_c
                                                      lgpu_status* status);
 /* Gives everything back and waits until the quota is free. */
 LGPU_C_API lgpu_code lgpu_context_close(lgpu_context* context, lgpu_status* status);
-/* Moves the contents of its tensors to host memory and gives the memory of its GPUs back; until it is resumed, calls
- * that need a device fail with LGPU_FAILED_PRECONDITION, and tensors may be deleted. Resuming moves the contents back
- * to the same addresses; where the memory is not to be had, the context stays suspended. See Context::Suspend. */
+/* Moves the contents of its tensors to host memory and gives the memory of its GPUs back; until it is
+ * resumed, calls that need a device fail with LGPU_FAILED_PRECONDITION, and tensors may be deleted. Resuming
+ * moves the contents back to the same addresses; where the memory is not to be had, the context stays
+ * suspended. See Context::Suspend. */
 LGPU_C_API lgpu_code lgpu_context_suspend(lgpu_context* context, lgpu_status* status);
 LGPU_C_API lgpu_code lgpu_context_resume(lgpu_context* context, lgpu_status* status);
 /* Closes too. Tensors may outlive their context; their data does not. */
