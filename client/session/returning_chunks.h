@@ -42,7 +42,7 @@ class ReturningChunks {
   std::vector<ChunkId> StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks, bool is_away);
   /// The batch could not be sent: it is kUnsent.
   void Postpone(const Batch& batch);
-  /// A grant that nobody waits for.
+  /// A grant whose request was given up.
   void AddUnwanted(const wire::Grant& grant);
   static Batch BatchOf(const wire::Grant& grant);
 

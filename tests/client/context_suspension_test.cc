@@ -115,7 +115,8 @@ TEST(ContextSuspensionTest, BlocksExportsAndStreamsOfTheProgramRefuse) {
   EXPECT_THAT(std::string(test.gpu->Suspend().message()), HasSubstr("1 array (3.9KiB) still uses memory"));
   EXPECT_TRUE(AddN({tensor, tensor}).ok()) << "nothing has changed";
   lent.reset();
-  ASSERT_TRUE(memory.Free(*memory.Allocate(1_MiB), nullptr).ok()) << "a default stream is nobody's own";
+  ASSERT_TRUE(memory.Free(*memory.Allocate(1_MiB), nullptr).ok())
+      << "the program does not own the default streams";
   EXPECT_TRUE(test.gpu->Suspend().ok());
 }
 

@@ -100,7 +100,7 @@ class RealFile final : public Descriptor {
 
   static inline std::uint64_t changes_ = 0;
   const int real_;
-  mutable std::optional<FileAbout> about_;  // nothing: nobody has asked yet
+  mutable std::optional<FileAbout> about_;  // nothing: About() was not called yet
   std::string memfd_name_;
 };
 
