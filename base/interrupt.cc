@@ -13,20 +13,22 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSlice{50};
 
-constinit thread_local InterruptScope* innermost = nullptr;
+[[gnu::tls_model("initial-exec")]] constinit thread_local InterruptScope* innermost = nullptr;
 
 }  // namespace
 
-InterruptScope::InterruptScope(std::function<bool()> is_interrupted, std::function<void()> before_wait)
-    : is_interrupted_(std::move(is_interrupted)),
-      before_wait_(std::move(before_wait)),
-      outer_(std::exchange(innermost, this)) {}
+InterruptScope::InterruptScope(std::function<bool()> is_interrupted)
+    : is_interrupted_(std::move(is_interrupted)), outer_(std::exchange(innermost, this)) {}
+
+InterruptScope::InterruptScope(InterruptHandler& handler)
+    : handler_(&handler), outer_(std::exchange(innermost, this)) {}
 
 InterruptScope::~InterruptScope() { innermost = outer_; }
 
 void Interrupt::BeforeWait() {
   for (InterruptScope* scope = innermost; scope != nullptr; scope = scope->outer_) {
-    if (scope->before_wait_) std::exchange(scope->before_wait_, nullptr)();
+    if (std::exchange(scope->has_told_before_wait_, true) || scope->handler_ == nullptr) continue;
+    scope->handler_->BeforeWait();
   }
 }
 
@@ -52,7 +54,7 @@ bool Interrupt::Happened() {
     // for the call that this thread is in.
     scope->next_question_ = TimePoint::max();
     const ThisThread::SinkCall inside;
-    if (scope->is_interrupted_()) scope->interrupted_ = true;
+    if (scope->Ask()) scope->interrupted_ = true;
     scope->next_question_ = Clock::now() + kSlice;
   }
   return HasHappened();

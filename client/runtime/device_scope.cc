@@ -20,7 +20,7 @@ struct DeviceScope::Entry {
 namespace {
 
 // The scopes of this thread, the innermost first.
-thread_local constinit DeviceScope::Entry* innermost = nullptr;
+[[gnu::tls_model("initial-exec")]] thread_local constinit DeviceScope::Entry* innermost = nullptr;
 
 std::unique_ptr<DeviceScope::Entry> Open(std::shared_ptr<internal::ContextState> state,
                                          std::optional<internal::DeviceRequest> request,

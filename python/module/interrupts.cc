@@ -46,9 +46,7 @@ void InterruptibleCall::Rethrow() {
   if (raised_) throw nanobind::python_error(std::move(*raised_));
 }
 
-BriefCall::BriefCall()
-    : scope_([this] { return IsMainThread() && RunHandlers(raised_); }, [this] { without_lock_.emplace(); }) {
-}
+bool BriefCall::IsInterrupted() { return IsMainThread() && RunHandlers(raised_); }
 
 void BriefCall::End() {
   without_lock_.reset();

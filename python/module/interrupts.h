@@ -31,9 +31,9 @@ class InterruptibleCall {
 
 /// As an InterruptibleCall, for a call that most often is short: the interpreter's lock is kept until the
 /// call waits, or does what may take long. On every thread.
-class BriefCall {
+class BriefCall final : InterruptHandler {
  public:
-  BriefCall();
+  BriefCall() : scope_(*this) {}
   BriefCall(const BriefCall&) = delete;
   BriefCall& operator=(const BriefCall&) = delete;
 
@@ -41,6 +41,9 @@ class BriefCall {
   void End();
 
  private:
+  bool IsInterrupted() override;
+  void BeforeWait() override { without_lock_.emplace(); }
+
   std::optional<nanobind::python_error> raised_;
   std::optional<WithoutLock> without_lock_;
   InterruptScope scope_;

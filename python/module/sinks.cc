@@ -12,8 +12,9 @@ namespace nb = nanobind;
 
 namespace {
 
-constinit thread_local int sinks_inside = 0;
-constinit thread_local bool has_let_go = false;  // whether `let_go`, which costs more to reach, has any
+[[gnu::tls_model("initial-exec")]] constinit thread_local int sinks_inside = 0;
+// Whether `let_go`, which costs more to reach, has any.
+[[gnu::tls_model("initial-exec")]] constinit thread_local bool has_let_go = false;
 thread_local std::vector<std::shared_ptr<void>> let_go;  // within the sinks of this thread
 
 }  // namespace

@@ -48,13 +48,23 @@ TEST(InterruptTest, AWaitAsksWithoutTheMutexAndNoMoreAfterAYes) {
   EXPECT_TRUE(absl::IsCancelled(Interrupt::Error()));
 }
 
+class CountsGivingUp final : public InterruptHandler {
+ public:
+  explicit CountsGivingUp(int& count) : count_(count) {}
+  bool IsInterrupted() override { return false; }
+  void BeforeWait() override { ++count_; }
+
+ private:
+  int& count_;
+};
+
 TEST(InterruptTest, BeforeTheFirstWaitEachScopeGivesUpTheProgramsLock) {
   int outer_gave_up = 0, inner_gave_up = 0;
-  const auto is_interrupted = [] { return false; };
+  CountsGivingUp of_outer(outer_gave_up), of_inner(inner_gave_up);
   {
-    const InterruptScope outer(is_interrupted, [&] { ++outer_gave_up; });
+    const InterruptScope outer(of_outer);
     {
-      const InterruptScope inner(is_interrupted, [&] { ++inner_gave_up; });
+      const InterruptScope inner(of_inner);
       EXPECT_EQ(outer_gave_up + inner_gave_up, 0) << "nothing waits yet";
       Mutex mutex;
       CondVar changed;
@@ -68,7 +78,7 @@ TEST(InterruptTest, BeforeTheFirstWaitEachScopeGivesUpTheProgramsLock) {
     EXPECT_EQ(inner_gave_up, 1);
     EXPECT_EQ(outer_gave_up, 1) << "once";
   }
-  const InterruptScope next(is_interrupted, [&] { ++outer_gave_up; });
+  const InterruptScope next(of_outer);
   Interrupt::BeforeWait();
   EXPECT_EQ(outer_gave_up, 2);
 }
