@@ -36,14 +36,14 @@ Interrupt::TimePoint Interrupt::NextQuestion(TimePoint deadline) {
   BeforeWait();
   InterruptScope* const scope = innermost;
   if (scope == nullptr) return deadline;
-  if (scope->interrupted_) return std::min(deadline, Clock::now());
+  if (HasHappened()) return std::min(deadline, Clock::now());
   if (scope->next_question_ == TimePoint()) scope->next_question_ = Clock::now() + kSlice;
   return std::min(deadline, scope->next_question_);
 }
 
 bool Interrupt::IsTimeToAsk() {
   const InterruptScope* const scope = innermost;
-  return scope != nullptr && !scope->interrupted_ && scope->next_question_ != TimePoint() &&
+  return scope != nullptr && !HasHappened() && scope->next_question_ != TimePoint() &&
          Clock::now() >= scope->next_question_;
 }
 
@@ -54,7 +54,9 @@ bool Interrupt::Happened() {
     // for the call that this thread is in.
     scope->next_question_ = TimePoint::max();
     const ThisThread::SinkCall inside;
-    if (scope->Ask()) scope->interrupted_ = true;
+    for (InterruptScope* asked = scope; asked != nullptr && !HasHappened(); asked = asked->outer_) {
+      asked->interrupted_ = asked->Ask();
+    }
     scope->next_question_ = Clock::now() + kSlice;
   }
   return HasHappened();
@@ -68,7 +70,12 @@ bool Interrupt::Happened(Mutex& mutex) {
   return happened;
 }
 
-bool Interrupt::HasHappened() { return innermost != nullptr && innermost->interrupted_; }
+bool Interrupt::HasHappened() {
+  for (const InterruptScope* scope = innermost; scope != nullptr; scope = scope->outer_) {
+    if (scope->interrupted_) return true;
+  }
+  return false;
+}
 
 absl::Status Interrupt::Error() { return absl::CancelledError("the program interrupted the call"); }
 

@@ -9,7 +9,7 @@
 
 namespace lgpu {
 
-/// Interrupt is how a wait inside lgpu asks the InterruptScope of its thread. The scope's function may take
+/// Interrupt is how a wait inside lgpu asks the InterruptScopes of its thread. The scope's function may take
 /// locks of the program's, and may call lgpu: it is asked without a lock that another call of lgpu needs.
 class Interrupt {
  public:

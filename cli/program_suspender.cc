@@ -58,7 +58,7 @@ void ProgramSuspender::Look() {
   if (orders.empty()) return;
   if (const absl::Status started = StartThread(); !started.ok()) {
     for (const DaemonConnection::SuspendOfDaemon& order : orders) {
-      (void)session_.AnswerSuspend(order, started);  // it has changed nothing
+      (void)session_.AnswerSuspend(order, {.status = started});  // it has changed nothing
     }
     return;
   }
@@ -85,7 +85,8 @@ void ProgramSuspender::Run() {
     }
     if (taken.generation != session_.generation()) continue;  // the next lgpud gives orders of its own
     const absl::Status status = FollowAndNote(taken.order);
-    const absl::Status answered = session_.AnswerSuspend(taken, status, std::exchange(left_, {}));
+    const absl::Status answered =
+        session_.AnswerSuspend(taken, {.status = status, .left = std::exchange(left_, {})});
     if (answered.ok() || !status.ok() || taken.order.resume) continue;
     // That lgpud is gone. The next one may have been told, before this was done, that no program is
     // suspended, and resumes none then.

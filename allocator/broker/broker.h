@@ -100,6 +100,7 @@ class Broker {
     bool trims = false;         // the session can be asked for idle memory
     bool waits_longer = false;  // its program takes notice when a request may wait longer than it asked for
     bool runs_release = false;  // it runs the release hook of its lease
+    bool suspends_itself = false;  // its program can move what its chunks hold, and give them back
   };
 
   // Its parts for single purposes; they live as long as the broker.

@@ -16,6 +16,7 @@ void Broker::AddSession(SessionId session, SessionSpec spec) {
   entry.waker = std::move(spec.waker);
   entry.trims = spec.trims;
   entry.waits_longer = spec.waits_longer;
+  entry.suspends_itself = spec.suspends_itself;
   entry.runs_release = spec.runs_release;
 }
 

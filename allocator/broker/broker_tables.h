@@ -93,6 +93,12 @@ struct Suspension {
   bool is_own = false;                    // its program moves itself, and keeps its contexts on the cards
   std::set<SessionId> sessions;           // that had memory at its begin: their processes are moved
   std::map<LogicalId, Bytes> guarantees;  // while it is parked: of its devices, which have none then
+  // Of a program that moves itself by order: what it needs of each device to come back. From TakeBack to End
+  // its devices' guarantees are as much, and `after` what they are then.
+  std::map<LogicalId, Bytes> needs;
+  std::map<LogicalId, Bytes> after;
+  /// Its program takes its memory by itself, of what is guaranteed for it now.
+  bool comes_back_by_itself() const { return !is_parked && !after.empty(); }
   // While it is parked: what its processes had of each card beside their charges.
   std::map<std::pair<CardId, std::int64_t>, Bytes> overheads;
 };
@@ -106,6 +112,7 @@ struct SessionEntry {
   bool trims_when_back = false;  // as soon as it has told what it holds
   bool waits_longer = false;     // as in SessionSpec
   bool runs_release = false;     // as in SessionSpec, until it ends
+  bool suspends_itself = false;  // as in SessionSpec
   ReleaseRecord release;
   LeaseKey lease;
   absl::flat_hash_set<ChunkId> chunks;

@@ -111,7 +111,9 @@ bool GivingWay::IsOver(const Ask& ask) const {
 }
 
 bool GivingWay::IsMoving(const Ask& ask) const {
-  return !ask.runner && !ask.is_answered && tables_.suspensions.contains(ask.lease);
+  // What moves itself is suspended in the account only when it has moved.
+  const bool moves = tables_.suspensions.contains(ask.lease) || preemptible_.SuspendsItself(ask.lease);
+  return !ask.runner && !ask.is_answered && moves;
 }
 
 void GivingWay::AwaitMove(Ask& ask) {

@@ -85,10 +85,11 @@ absl::Status CheckObserved(const BrokerTables& tables, const OverheadTable& over
 absl::Status CheckSession(const SessionEntry& session) {
   const std::string who = absl::StrCat("process ", session.pid);
   if (!session.chunks.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(who,
-                     " has memory through liblgpu, which only the program itself can move\ntry: its own "
-                     "call, Context::Suspend"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        who,
+        " has memory through liblgpu that lgpud cannot have moved: the lease has several programs, "
+        "or the memory is not a Context's, or its liblgpu is older\ntry: its own call, "
+        "Context::Suspend"));
   }
   for (const auto& [card, charge] : session.charges) {
     if (charge.leaving && !charge.held.empty()) {
@@ -136,7 +137,8 @@ absl::Status LeaseSuspensions::Begin(LeaseKey lease) {
   return absl::OkStatus();
 }
 
-absl::Status LeaseSuspensions::BeginOwn(LeaseKey lease, SessionId session) {
+absl::Status LeaseSuspensions::BeginOwn(LeaseKey lease, SessionId session,
+                                        const std::map<LogicalId, Bytes>& needs) {
   BrokerLock lock(core_);
   LGPU_RETURN_IF_ERROR(CheckMayBegin(lease));
   if (!SessionsWithMemory(core_.tables, lease).empty()) {
@@ -146,7 +148,24 @@ absl::Status LeaseSuspensions::BeginOwn(LeaseKey lease, SessionId session) {
   Suspension& suspension = core_.tables.suspensions.at(lease);
   suspension.is_own = true;
   suspension.sessions.insert(session);
+  suspension.needs = needs;
   return absl::OkStatus();
+}
+
+std::vector<SessionId> LeaseSuspensions::ChunkHolders(LeaseKey lease) const {
+  std::vector<SessionId> holders;
+  BrokerLock lock(core_);
+  for (const SessionId id : core_.tables.SessionsOf(lease)) {
+    if (!core_.tables.sessions.at(id).chunks.empty()) holders.push_back(id);
+  }
+  return holders;
+}
+
+std::map<LogicalId, Bytes> LeaseSuspensions::HeldBy(LeaseKey lease) const {
+  std::map<LogicalId, Bytes> held;
+  BrokerLock lock(core_);
+  for (const LogicalId id : DevicesOf(core_.tables, lease)) held[id] = core_.tables.ledger.View(id).held();
+  return held;
 }
 
 void LeaseSuspensions::BeginLocked(LeaseKey lease) {
@@ -173,6 +192,9 @@ std::vector<LeaseSuspensions::Charge> LeaseSuspensions::Charges(LeaseKey lease) 
   const std::vector<LogicalId> devices = DevicesOf(core_.tables, lease);
   for (const SessionId id : MovedSessions(core_.tables, lease)) {
     const std::size_t before = charges.size();
+    for (const auto& [device, bytes] : core_.tables.suspensions.at(lease).needs) {
+      charges.push_back({.session = id, .device = device, .bytes = bytes});
+    }
     for (const auto& [card, charge] : core_.tables.sessions.at(id).charges) {
       const auto& held = charge.parked.lent.is_zero() ? charge.held : charge.parked.held;
       for (const auto& [device, bytes] : held) {
@@ -216,9 +238,12 @@ void LeaseSuspensions::DropGuarantees(LeaseKey lease) {
   Suspension& suspension = core_.tables.suspensions.at(lease);
   for (const LogicalId device : DevicesOf(core_.tables, lease)) {
     const Ledger::LogicalView view = core_.tables.ledger.View(device);
-    suspension.guarantees[device] = std::min(view.guarantee, view.limit);
+    const auto after = suspension.after.find(device);
+    const Bytes guarantee = after == suspension.after.end() ? view.guarantee : after->second;
+    suspension.guarantees[device] = std::min(guarantee, view.limit);
     LGPU_CHECK(core_.tables.ledger.Resize(device, {.limit = view.limit, .guarantee = Bytes()}).ok());
   }
+  suspension.after.clear();
 }
 
 Bytes LeaseSuspensions::Park(LeaseKey lease) {
@@ -271,6 +296,13 @@ std::map<CardId, Bytes> LeaseSuspensions::NeedLocked(LeaseKey lease) const {
     }
   }
   const Suspension& suspension = core_.tables.suspensions.at(lease);
+  if (!pids.empty()) {
+    for (const auto& [device, bytes] : suspension.needs) {
+      if (core_.tables.devices.contains(device)) {
+        parked[device] += std::min(bytes, core_.tables.ledger.View(device).limit);
+      }
+    }
+  }
   std::map<CardId, Bytes> need;
   for (const auto& [device, guarantee] : suspension.guarantees) {
     const CardId card = core_.tables.CardOf(device);
@@ -312,8 +344,14 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
   Suspension& suspension = found->second;
   suspension.is_parked = false;
   for (const auto& [device, guarantee] : std::exchange(suspension.guarantees, {})) {
-    const Bytes limit = core_.tables.ledger.View(device).limit;
-    LGPU_CHECK(core_.tables.ledger.Resize(device, {.limit = limit, .guarantee = guarantee}).ok());
+    const Ledger::LogicalView view = core_.tables.ledger.View(device);
+    const auto needed = suspension.needs.find(device);
+    Bytes now = guarantee;
+    if (needed != suspension.needs.end()) {
+      suspension.after[device] = guarantee;
+      now = std::max(now, std::min(needed->second, view.limit));
+    }
+    LGPU_CHECK(core_.tables.ledger.Resize(device, {.limit = view.limit, .guarantee = now}).ok());
   }
   for (const SessionId id : MovedSessions(core_.tables, lease)) {
     SessionEntry& session = core_.tables.sessions.at(id);
@@ -326,6 +364,7 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
     }
   }
   suspension.overheads.clear();
+  if (suspension.comes_back_by_itself()) AdmitAgain(lease);
   for (const CardId card : CardsOf(core_.tables, lease)) core_.scheduler.Serve(card);  // what was too much
   return absl::OkStatus();
 }
@@ -335,7 +374,15 @@ void LeaseSuspensions::End(LeaseKey lease) {
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end() || found->second.is_parked) return;
   const bool was_away = found->second.was_parked;
+  const std::map<LogicalId, Bytes> after = std::move(found->second.after);
   core_.tables.suspensions.erase(found);
+  for (const auto& [device, guarantee] : after) {
+    if (!core_.tables.devices.contains(device)) continue;
+    const Bytes limit = core_.tables.ledger.View(device).limit;
+    const Ledger::LogicalOptions sizes{.limit = limit, .guarantee = std::min(guarantee, limit)};
+    LGPU_CHECK(core_.tables.ledger.Resize(device, sizes).ok());
+    core_.scheduler.Serve(core_.tables.CardOf(device));
+  }
   ReleaseRecord* const record = core_.tables.FindPreempted(lease);
   if (was_away && record != nullptr) record->runs_since = core_.now();
   AdmitAgain(lease);
@@ -391,9 +438,15 @@ void LeaseSuspensions::Restore(LeaseKey lease, const Earlier& earlier) {
                 .is_own = earlier.is_own,
                 .sessions = {},
                 .guarantees = earlier.guarantees,
+                .needs = {},
+                .after = {},
                 .overheads = {}};
   for (const Charge& charge : earlier.charges) {
     suspension.sessions.insert(charge.session);
+    if (earlier.is_own) {
+      if (!charge.bytes.is_zero()) suspension.needs[charge.device] += charge.bytes;
+      continue;
+    }
     if (core_.tables.sessions.contains(charge.session) && core_.tables.devices.contains(charge.device)) {
       core_.charges.RestoreParked(charge.session, charge.device, charge.bytes);
     }

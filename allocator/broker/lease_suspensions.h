@@ -39,7 +39,14 @@ class LeaseSuspensions {
   absl::Status Begin(LeaseKey lease);
   /// As Begin, for a session of the lease that has moved its contents by itself and has given its chunks
   /// back. What its process has beside them stays charged.
-  absl::Status BeginOwn(LeaseKey lease, SessionId session);
+  ///
+  /// `needs`: what it needs of each device to come back. TakeBack then takes as much, and guarantees it until
+  /// End. Without it the program asks for its memory as for any other.
+  absl::Status BeginOwn(LeaseKey lease, SessionId session, const std::map<LogicalId, Bytes>& needs = {});
+  /// The sessions of the lease that hold chunks.
+  std::vector<SessionId> ChunkHolders(LeaseKey lease) const;
+  /// What each device of the lease holds.
+  std::map<LogicalId, Bytes> HeldBy(LeaseKey lease) const;
   /// What a session of the lease has charged of a device, in whole granules.
   struct Charge {
     SessionId session;
@@ -47,7 +54,7 @@ class LeaseSuspensions {
     Bytes bytes;
   };
   /// What Park takes from the account, or has taken, since Begin. It only falls; a session whose process is
-  /// moved is named also where it has nothing left.
+  /// moved is named also where it has nothing left. After BeginOwn: the needs.
   std::vector<Charge> Charges(LeaseKey lease) const;
   /// What a process has of a card beside its charges.
   struct Overhead {

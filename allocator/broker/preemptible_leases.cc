@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <utility>
 
 namespace lgpu {
@@ -33,14 +34,24 @@ std::set<LeaseKey> PreemptibleLeases::Movable() const {
   for (const auto& [id, device] : tables_.devices) {
     if (device.spec.preallocate || !device.booked.is_zero()) leases.erase(device.spec.lease);
   }
+  std::map<LeaseKey, std::set<std::int64_t>> with_chunks;  // processes
   for (const auto& [id, session] : tables_.sessions) {
-    if (!session.chunks.empty()) leases.erase(session.lease);
+    if (session.chunks.empty()) continue;
+    with_chunks[session.lease].insert(session.pid);
+    if (!session.suspends_itself || with_chunks[session.lease].size() > 1) leases.erase(session.lease);
   }
   std::erase_if(leases, [this](LeaseKey lease) {
     const auto suspension = tables_.suspensions.find(lease);
     return suspension != tables_.suspensions.end() && suspension->second.is_parked;
   });
   return leases;
+}
+
+bool PreemptibleLeases::SuspendsItself(LeaseKey lease) const {
+  return std::any_of(tables_.sessions.begin(), tables_.sessions.end(), [lease](const auto& entry) {
+    const SessionEntry& session = entry.second;
+    return session.lease == lease && session.suspends_itself && !session.chunks.empty();
+  });
 }
 
 PreemptibleLeases::Later PreemptibleLeases::YieldLater(const Waiter& waiter) const {
@@ -60,8 +71,9 @@ bool PreemptibleLeases::MayPreempt(const Waiter& waiter) const {
     return waiter.guarantee->what == GuaranteeWish::For::kReservation &&
            waiter.guarantee->spec.preemptible != Broker::Preemptible::kNever;
   }
-  if (!waiter.charge) return false;
-  const LeaseKey own = tables_.sessions.at(waiter.spec.session).lease;
+  const SessionEntry& session = tables_.sessions.at(waiter.spec.session);
+  if (!waiter.charge && !session.suspends_itself) return false;
+  const LeaseKey own = session.lease;
   const ReleaseRecord* const record = tables_.FindPreempted(own);
   return record != nullptr && tables_.now() >= record->rests_until && Movable().contains(own);
 }

@@ -21,6 +21,8 @@ class PreemptibleLeases {
   bool IsEmpty() const;
   /// It may be suspended at work, after it ran for a while.
   bool GivesWayAtWork(LeaseKey lease) const;
+  /// It has memory of a program that moves it by itself.
+  bool SuspendsItself(LeaseKey lease) const;
   /// Those whose programs can be moved, as far as the broker knows, and are not in host memory.
   std::set<LeaseKey> Movable() const;
   /// How much of the card's memory becomes free for the request when these have given way, some time: those
@@ -31,8 +33,8 @@ class PreemptibleLeases {
   };
   Later YieldLater(const Waiter& waiter) const;
   /// Others may be suspended for the request. Fair trade: what it gets can be taken back in the same way. So
-  /// its own lease can be suspended, as far as is known, and it is a charge, or asks for the room of a lease
-  /// that is resumed.
+  /// its own lease can be suspended, as far as is known, and it is a charge, chunks of a program that
+  /// suspends itself, or the room of a lease that is resumed.
   bool MayPreempt(const Waiter& waiter) const;
   /// What the card has more while the lease is suspended: its guarantees count as held.
   Bytes YieldOf(LeaseKey lease, CardId card) const;

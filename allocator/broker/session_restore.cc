@@ -116,6 +116,7 @@ void SessionRestore::StartAttesting(SessionId session, Broker::SessionSpec spec)
   entry.trims = false;
   entry.trims_when_back = spec.trims;
   entry.waits_longer = spec.waits_longer;
+  entry.suspends_itself = spec.suspends_itself;
   entry.runs_release = spec.runs_release;
   entry.allowances.reset();
   for (auto& [card, charge] : entry.charges) charge.attested = Bytes();

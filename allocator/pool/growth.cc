@@ -34,7 +34,10 @@ absl::StatusOr<Growth::Result> Growth::Allocate(Bytes bytes, const AllocateOptio
                                       .spare_only = options.spare_only,
                                       .scratch = options.scratch},
                                      state_.steps, state_.policy)};
+  std::optional<InterruptScope> asks;
+  if (options.interrupt != nullptr) asks.emplace(*options.interrupt);
   absl::StatusOr<Result> result = Run(attempt);
+  asks.reset();
   state_.WakeIfDue();
   MutexLock lock(state_.mutex);
   --state_.calls;

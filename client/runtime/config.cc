@@ -107,7 +107,7 @@ bool Config::Impl::IsInLease() const {
 // The GPUs of the Config are the lease's devices. Of those on one card both lists have the lease's order.
 absl::StatusOr<std::unique_ptr<Lease>> Config::Impl::OpenSplitLease(const ConfigState::Plan& plan,
                                                                     const ContextOptions& given) const {
-  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(given));
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(given, Contents::kTensors));
   const std::vector<PhysicalDeviceInfo>& gpus = state.devices();
   std::vector<SplitLease::Part> parts;
   for (const ConfigState::Plan::Gpu& gpu : plan.gpus) {
@@ -345,7 +345,7 @@ absl::StatusOr<Context> Context::Create(Config& config, const ContextOptions& op
   } else if (impl.IsInLease()) {
     LGPU_ASSIGN_OR_RETURN(lease, impl.OpenSplitLease(plan, options));
   } else {
-    LGPU_ASSIGN_OR_RETURN(lease, OpenLease(with_devices));
+    LGPU_ASSIGN_OR_RETURN(lease, OpenLease(with_devices, Contents::kTensors));
   }
   LGPU_ASSIGN_OR_RETURN(Context context,
                         internal::ContextMaker::Make(

@@ -50,7 +50,7 @@ absl::StatusOr<Context> Context::Create(const ContextOptions& options) {
         Cat("allocation_timeout is ", options.allocation_timeout.count(), " ms; it must be 0 or more"));
   }
   LGPU_RETURN_IF_ERROR(CheckDevices(options.logical_devices));
-  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(options));
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(options, Contents::kTensors));
   return internal::ContextMaker::Make(std::move(lease), options);
 }
 
@@ -106,7 +106,7 @@ std::vector<LogicalDeviceName> Context::ListLogicalDevices(std::string_view devi
 
 std::vector<DeviceAttributes> Context::ListDeviceAttributes() const {
   if (state_ == nullptr || state_->IsForked()) return {};
-  const internal::GatePass pass(state_->gate());
+  const internal::GatePass pass(state_->free_gate());
   return pass ? state_->Attributes() : std::vector<DeviceAttributes>();
 }
 
@@ -125,7 +125,7 @@ absl::StatusOr<LogicalMemory> Context::Memory(std::string_view device) const {
   LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().Lookup(device));
   const internal::Device& gpu = state_->device(position);
   if (!gpu.is_gpu()) return absl::InvalidArgumentError(Cat(gpu.name(), " has no memory of lgpu's"));
-  const internal::GatePass pass(state_->gate());
+  const internal::ContextPass pass(*state_);
   if (!pass) return state_->ClosedError();
   return LogicalMemory(internal::MemoryOfContext(state_, gpu.index()));
 }
@@ -192,7 +192,7 @@ absl::StatusOr<Tensor> Context::ScalarBeside(const Tensor& tensor, std::span<con
 absl::StatusOr<MemoryStats> Context::GetMemoryStats(std::string_view device) const {
   if (state_ == nullptr) return NoContext();
   if (state_->IsForked()) return state_->ClosedError();
-  const internal::GatePass pass(state_->gate());
+  const internal::GatePass pass(state_->free_gate());
   if (!pass) return state_->ClosedError();
   LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device));
   gpu->memory().PublishStats();
@@ -202,7 +202,7 @@ absl::StatusOr<MemoryStats> Context::GetMemoryStats(std::string_view device) con
 absl::StatusOr<MemoryInfo> Context::GetMemoryInfo(std::string_view device) const {
   if (state_ == nullptr) return NoContext();
   if (state_->IsForked()) return state_->ClosedError();
-  const internal::GatePass pass(state_->gate());
+  const internal::GatePass pass(state_->free_gate());
   if (!pass) return state_->ClosedError();
   LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().FindOne(device));
   internal::Device& found = state_->device(position);
@@ -215,7 +215,7 @@ absl::StatusOr<MemoryInfo> Context::GetMemoryInfo(std::string_view device) const
 absl::StatusOr<AllocatorStats> Context::GetAllocatorStats(std::string_view device) const {
   if (state_ == nullptr) return NoContext();
   if (state_->IsForked()) return state_->ClosedError();
-  const internal::GatePass pass(state_->gate());
+  const internal::GatePass pass(state_->free_gate());
   if (!pass) return state_->ClosedError();
   LGPU_ASSIGN_OR_RETURN(const internal::Device* gpu, FindGpu(*state_, device));
   return internal::AllocatorStatsOf(*gpu);
@@ -223,14 +223,14 @@ absl::StatusOr<AllocatorStats> Context::GetAllocatorStats(std::string_view devic
 
 std::string Context::MemorySummary() const {
   if (state_ == nullptr || state_->IsForked()) return "";
-  const internal::GatePass pass(state_->gate());
+  const internal::GatePass pass(state_->free_gate());
   return pass ? internal::MemorySummaryOf(state_->devices(), state_->recorder()) : "";
 }
 
 absl::Status Context::ResetMemoryStats(std::string_view device) const {
   if (state_ == nullptr) return NoContext();
   if (state_->IsForked()) return state_->ClosedError();
-  const internal::GatePass pass(state_->gate());
+  const internal::GatePass pass(state_->free_gate());
   if (!pass) return state_->ClosedError();
   LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().FindOne(device));
   if (internal::Device& found = state_->device(position); found.is_gpu()) found.memory().ResetStats();
@@ -240,7 +240,7 @@ absl::Status Context::ResetMemoryStats(std::string_view device) const {
 absl::StatusOr<Bytes> Context::Trim() const {
   if (state_ == nullptr) return NoContext();
   if (state_->IsForked()) return state_->ClosedError();
-  const internal::GatePass pass(state_->gate());
+  const internal::ContextPass pass(*state_);
   if (!pass) return state_->ClosedError();
   Bytes total;
   for (const auto& device : state_->devices()) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "base/interrupt.h"
 #include "client/runtime/device_text.h"
 #include "client/runtime/memory_report.h"
 #include "client/session/fork_guard.h"
@@ -153,7 +154,10 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
 }
 
 void ContextState::StartUpkeep() {
-  memory_.StartUpkeep([this](Maintenance::TimePoint now) { return RecordMeasured(now); });
+  memory_.StartUpkeep([this](Maintenance::TimePoint now) {
+    LookForOrders();
+    return RecordMeasured(now);
+  });
 }
 
 std::optional<Maintenance::TimePoint> ContextState::RecordMeasured(Maintenance::TimePoint now) {
@@ -209,7 +213,7 @@ Bytes ContextState::limit(int index) {
 
 absl::Status ContextState::ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee) {
   if (IsForked()) return ForkedError();
-  const GatePass pass(gate_);
+  const ContextPass pass(*this);
   if (!pass) return ClosedError();
   const absl::Status resized = memory_.lease().Resize(index, limit, guarantee);
   DevicePool& pool = memory_.memory(index);
@@ -222,6 +226,7 @@ absl::Status ContextState::ResizeGpu(int index, Bytes limit, std::optional<Bytes
 ContextState::~ContextState() {
   if (IsForked()) {
     for (const auto& device : devices_) device->Abandon();
+    (void)orders_.release();
     return;
   }
   // A Close that found no daemon has waited for one already.
@@ -398,6 +403,9 @@ absl::Status ContextState::ExportsError() const {
 }
 
 void ContextState::ShutDownDevices() {
+  shuts_down_.store(true);
+  memory_.StopUpkeep();
+  orders_->Stop();
   free_gate_.CloseAndWait();
   memory_.StopUpkeep();
   for (const auto& device : devices_) {
@@ -410,6 +418,7 @@ void ContextState::ShutDownDevices() {
 
 absl::Status ContextState::ClosedError() const {
   if (IsForked()) return ForkedError();
+  if (Interrupt::HasHappened()) return Interrupt::Error();  // while it waited for the gate
   // A gate that was held may be open again by now.
   if (was_suspended_.load() && !gate_.is_closed()) {
     return absl::FailedPreconditionError(
@@ -434,7 +443,7 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> ContextState::Allocate(
   const Bytes bytes = TensorBuffer::SpecBytes(spec);
   Block block;
   if (!bytes.is_zero()) {
-    absl::StatusOr<Block> allocated = device.Allocate(bytes, op.name, state->allocation_timeout_, filled_by);
+    absl::StatusOr<Block> allocated = state->AllocateInTurn(device, bytes, op.name, filled_by);
     if (!allocated.ok()) return SayWhat(allocated.status(), device, op, spec);
     block = *allocated;
   }

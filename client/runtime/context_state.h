@@ -2,6 +2,7 @@
 #define LGPU_CLIENT_RUNTIME_CONTEXT_STATE_H_
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -82,6 +83,9 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   const Lease& lease() const { return memory_.lease(); }
   std::chrono::nanoseconds allocation_timeout() const { return allocation_timeout_; }
 
+  /// Behind the gate until gate().Leave(). Where lgpud has told the Context to give way, it waits until the
+  /// memory is back. False: ClosedError says why not.
+  bool Enter() { return gate_.Enter() || EnterWhenBack(); }
   Gate& gate() { return gate_; }
   /// Blocks are used and freed behind this one, which stays open as long as memory is lent.
   Gate& free_gate() { return free_gate_; }
@@ -156,6 +160,25 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   absl::Status ResumeLease() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   absl::Status TakeMemory();
   void GiveUpMemory();
+  // context_orders.cc: what lgpud tells.
+  class HoldWatch;
+  /// As Device::Allocate. Where the Context is to give way meanwhile, the thread steps aside, and asks anew.
+  absl::StatusOr<Block> AllocateInTurn(Device& device, Bytes bytes, std::string_view op,
+                                       Device::FilledBy filled_by);
+  bool EnterWhenBack();
+  /// Waits while the Context gives way, and tells lgpud that it wants its memory. CANCELLED: interrupted.
+  absl::Status AwaitMemoryBack(std::chrono::steady_clock::time_point deadline);
+  /// For a thread behind the gate that uses no device: it leaves, and comes back when the Context has its
+  /// memory. On an error it is behind the gate too, and has to leave without a use of the devices.
+  absl::Status StepAside();
+  /// On the background thread of the lease.
+  void LookForOrders();
+  void FollowOrders();
+  absl::Status GiveWay(std::chrono::milliseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
+  absl::Status TakeBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
+  void SetGivesWay(bool gives_way);
+  /// False: the Context is being closed.
+  bool LockForOrder() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true, close_mutex_);
   /// Records the device time of ops that are done. Part of the upkeep.
   std::optional<Maintenance::TimePoint> RecordMeasured(Maintenance::TimePoint now);
 
@@ -188,14 +211,38 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   bool exports_ended_ ABSL_GUARDED_BY(exports_mutex_) = false;  // there will be no more
   int memory_handles_ ABSL_GUARDED_BY(exports_mutex_) = 0;
   std::atomic<bool> was_suspended_{false};
+  std::atomic<bool> gives_way_{false};  // the gate is held, or about to be, by an order of lgpud's
+  std::atomic<bool> shuts_down_{false};
+  Mutex back_mutex_;
+  CondVar is_back_;  // gives_way_ is false again
+  // Not of a forked child, where its thread is not.
+  std::unique_ptr<MaintenanceThread> orders_ = std::make_unique<MaintenanceThread>();
+  std::atomic<bool> follows_orders_{false};  // the thread was started
   // Orders calls of Close, Suspend and Resume; held over the whole of each, nothing else waits for it.
   Mutex close_mutex_;
   // By the GPUs' order, while the Context is suspended: its gate is held.
   std::vector<SavedContents> saved_ ABSL_GUARDED_BY(close_mutex_);
+  // What they need of each device of the lease, in whole chunks.
+  std::map<LogicalId, Bytes> needs_ ABSL_GUARDED_BY(close_mutex_);
   bool lease_is_suspended_ ABSL_GUARDED_BY(close_mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   bool lease_is_closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   absl::Status close_status_ ABSL_GUARDED_BY(close_mutex_);
+};
+
+/// A ContextPass is a thread's stay behind a Context's gate, if it got in. The state outlives it.
+class ContextPass {
+ public:
+  explicit ContextPass(ContextState& state) : gate_(state.Enter() ? &state.gate() : nullptr) {}
+  ~ContextPass() {
+    if (gate_ != nullptr) gate_->Leave();
+  }
+  ContextPass(const ContextPass&) = delete;
+  ContextPass& operator=(const ContextPass&) = delete;
+  explicit operator bool() const { return gate_ != nullptr; }
+
+ private:
+  Gate* gate_;
 };
 
 }  // namespace lgpu::internal

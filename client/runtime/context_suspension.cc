@@ -67,10 +67,13 @@ absl::Status ContextState::Suspend() {
 
 absl::Status ContextState::MoveOut() {
   std::vector<SavedContents> saved;
+  needs_.clear();
   for (const auto& device : devices_) {
     if (!device->is_gpu()) continue;
     LGPU_RETURN_IF_ERROR(device->Synchronize());
     LGPU_RETURN_IF_ERROR(device->memory().Trim().status());  // waits for every stream
+    const LeasedDevice& leased = memory_.lease().devices()[static_cast<std::size_t>(device->index())];
+    needs_[leased.id] += device->memory().stats().held;
     LGPU_ASSIGN_OR_RETURN(SavedContents copy,
                           SavedContents::Copy(device->memory(), device->backend(), device->stream()));
     saved.push_back(std::move(copy));
@@ -88,9 +91,18 @@ absl::Status ContextState::MoveOut() {
 
 absl::Status ContextState::Resume() {
   if (IsForked()) return ForkedError();
+  if (gives_way_.load()) {  // lgpud has the memory ready first
+    LGPU_RETURN_IF_ERROR(AwaitMemoryBack(std::chrono::steady_clock::now() + allocation_timeout_));
+    if (gives_way_.load() && !gate_.is_closed()) {
+      return absl::ResourceExhaustedError(
+          "the Context stays suspended: it gives way to other programs, and its turn has not come yet\n  "
+          "try: "
+          "Resume once more, or the next op, which waits for the turn");
+    }
+  }
   const MutexLock lock(close_mutex_);
   if (closed_ || gate_.is_closed()) return ClosedError();
-  if (!gate_.is_held()) return absl::OkStatus();
+  if (!gate_.is_held() || gives_way_.load()) return absl::OkStatus();
   absl::Status status = ResumeLease();
   if (!status.ok()) return StaysSuspended(status);
   memory_.StopUpkeep();

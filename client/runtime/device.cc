@@ -61,7 +61,7 @@ std::uint16_t Device::record_id() const {
 }
 
 absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
-                                       FilledBy filled_by) {
+                                       FilledBy filled_by, InterruptHandler* interrupt) {
   if (!is_gpu()) {
     void* data = ::operator new(bytes.count(), kHostAlignment, std::nothrow);
     if (data != nullptr) return Block{static_cast<std::byte*>(data), bytes, 0};
@@ -72,7 +72,7 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
     refusal.advice = {"a smaller tensor, or a machine with more memory"};
     return RefusalStatus(refusal);
   }
-  AllocateOptions options{.op = op, .timeout = timeout};
+  AllocateOptions options{.op = op, .timeout = timeout, .interrupt = interrupt};
   if (filled_by == FilledBy::kHost && bytes > kSmallCopy) options.filled_on = kUpload;
   return gpu_.memory->Allocate(bytes, options);
 }

@@ -73,7 +73,7 @@ class Device final : public Launcher {
   /// Memory for `bytes` > 0, for a tensor that `op` makes. RESOURCE_EXHAUSTED carries a Refusal whose `what`
   /// is still empty.
   absl::StatusOr<Block> Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
-                                 FilledBy filled_by);
+                                 FilledBy filled_by, InterruptHandler* interrupt = nullptr);
   void Free(const Block& block, Bytes requested);
   /// Fills memory that was allocated for the host to fill; `from` may go when this returns.
   absl::Status CopyFromHost(std::byte* to, std::span<const std::byte> from);

@@ -2,8 +2,10 @@
 #define LGPU_CLIENT_RUNTIME_GATE_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <thread>
 #include <utility>
 
 namespace lgpu::internal {
@@ -23,6 +25,9 @@ class Gate {
     Leave();
     return false;
   }
+  /// Back inside, after Leave, of a thread whose GatePass goes on; as Enter. False: the gate is closed. The
+  /// thread counts as inside all the same, and only leaves.
+  bool EnterAgain() { return (inside_.fetch_add(1, std::memory_order_acquire) & kShut) == 0; }
   void Leave() {
     const std::uint64_t before = inside_.fetch_sub(1, std::memory_order_acq_rel);
     if ((before & kShut) == 0 || (before & kThreads) != 1) return;
@@ -33,6 +38,19 @@ class Gate {
   void CloseAndWait() { ShutAndWait(kClosed); }
   /// Callers are outside. The hold ends with EndHold.
   void HoldAndWait() { ShutAndWait(kHeld); }
+  /// As HoldAndWait. False: threads are inside after the deadline, and the gate is not held.
+  bool HoldUntil(std::chrono::steady_clock::time_point deadline) {
+    constexpr std::chrono::milliseconds kLook{1};
+    inside_.fetch_or(kHeld, std::memory_order_acq_rel);
+    while ((inside_.load(std::memory_order_acquire) & kThreads) != 0) {
+      if (std::chrono::steady_clock::now() >= deadline) {
+        EndHold();
+        return false;
+      }
+      std::this_thread::sleep_for(kLook);
+    }
+    return true;
+  }
   void EndHold() { inside_.fetch_and(~kHeld, std::memory_order_release); }
   bool is_held() const { return (inside_.load(std::memory_order_acquire) & kHeld) != 0; }
   /// Closes the gate and does not wait, for callers that may be inside. False: some thread is, and the last

@@ -51,7 +51,7 @@ class Entered {
     } else if (state->IsForked()) {
       status_ = ForkedError();
     } else if (internal::Gate& gate = what == For::kNewBlock ? state->allocation_gate() : state->gate();
-               gate.Enter()) {
+               gate.Enter() || (what == For::kNewBlock && state->EnterWhenBack())) {
       gate_ = &gate;
     } else {
       status_ = state->ShutError();
@@ -75,7 +75,7 @@ class Entered {
 absl::StatusOr<LogicalMemory> LogicalMemory::Open(const MemoryOptions& options) {
   LGPU_ASSIGN_OR_RETURN(const ContextOptions context, LeaseOptions(options));
   LGPU_RETURN_IF_ERROR(CheckDevices(context.logical_devices));
-  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(context));
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(context, Contents::kBlocksOfCaller));
   LGPU_ASSIGN_OR_RETURN(
       std::shared_ptr<internal::MemoryState> state,
       internal::OpenMemory(std::move(lease), options.device_of_lease,

@@ -109,6 +109,7 @@ class ContextMemory final : public MemoryState {
   absl::Status Resize(Bytes limit, std::optional<Bytes> guarantee) override {
     return context_->ResizeGpu(index_, limit, guarantee);
   }
+  bool EnterWhenBack() override { return context_->Enter(); }
   absl::Status Close() override {
     const GatePass pass(gate());
     return pass ? memory().CheckNoneLive() : absl::OkStatus();

@@ -29,6 +29,8 @@ class MemoryState {
 
   virtual absl::Status Resize(Bytes limit, std::optional<Bytes> guarantee) = 0;
   virtual absl::Status Close() = 0;
+  /// The allocation gate is shut: waits where its Context gives way. True: this thread is behind it.
+  virtual bool EnterWhenBack() { return false; }
   /// Why a gate is shut: FAILED_PRECONDITION. The gate may be open again by now.
   virtual absl::Status ShutError() = 0;
   /// A LogicalMemory has the state, until HandleGone; its exported blocks may be there for longer.

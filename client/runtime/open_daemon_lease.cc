@@ -118,7 +118,8 @@ DaemonLease::Calls CallsOf(const std::string& directory, const std::string& leas
 absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
                                                        const ContextOptions& options,
                                                        const std::string& attach_to,
-                                                       const DeviceEnvironment& environment) {
+                                                       const DeviceEnvironment& environment,
+                                                       Contents contents) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
   ControlClient::Starting starting = ControlClient::Start(std::move(daemon.control), daemon.directory);
   LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(SessionSocketPath(daemon.directory)));
@@ -126,7 +127,8 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
       std::unique_ptr<DaemonConnection> connection,
       DaemonConnection::Open(std::move(channel), {.directory = daemon.directory,
                                                   .reconnect_path = SessionSocketPath(daemon.directory),
-                                                  .answers_snapshots = true}));
+                                                  .answers_snapshots = true,
+                                                  .suspends_itself = contents == Contents::kTensors}));
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ControlClient> control, starting.Wait());
   control->UseToken(connection->token());
   absl::StatusOr<wire::Lease> granted;

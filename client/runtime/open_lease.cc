@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenLocalLease(const Endpoint& endpoint, 
   return LocalLease::Open(std::move(backend), options.lease_name, choice.devices);
 }
 
-absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) {
+absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options, Contents contents) {
   if (!options.lease.empty() && !options.logical_devices.empty()) {
     return absl::InvalidArgumentError(
         "lease \"" + options.lease +
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) 
                            "; the logical devices that it asks for itself are not made");
     }
   }
-  return OpenDaemonLease(endpoint, options, attach_to, environment);
+  return OpenDaemonLease(endpoint, options, attach_to, environment, contents);
 }
 
 void LogNote(const ContextOptions& options, std::string_view line) {

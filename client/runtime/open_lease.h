@@ -13,8 +13,10 @@
 
 namespace lgpu {
 
+/// What the memory of a lease is for. Tensors can be moved to host memory and back, as lgpud tells.
+enum class Contents { kTensors, kBlocksOfCaller };
 /// A lease as the options say: endpoint, lease or logical devices, CUDA_VISIBLE_DEVICES.
-absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options);
+absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options, Contents contents);
 
 /// OpenLease where `endpoint.local` holds. FAILED_PRECONDITION: there is no GPU, and none is to be simulated.
 absl::StatusOr<std::unique_ptr<Lease>> OpenLocalLease(const Endpoint& endpoint, const ContextOptions& options,
@@ -23,7 +25,8 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenLocalLease(const Endpoint& endpoint, 
 absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
                                                        const ContextOptions& options,
                                                        const std::string& attach_to,
-                                                       const DeviceEnvironment& environment);
+                                                       const DeviceEnvironment& environment,
+                                                       Contents contents);
 
 /// Writes a line for people who read the log: to the options' sink, else to stderr.
 void LogNote(const ContextOptions& options, std::string_view line);

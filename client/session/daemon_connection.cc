@@ -93,6 +93,7 @@ wire::Hello DaemonConnection::Greeting() const {
   hello.answers_snapshots = options_.answers_snapshots;
   hello.runs_release = options_.runs_release;
   hello.suspends = options_.suspends;
+  hello.suspends_itself = options_.suspends_itself;
   hello.has_suspended = has_suspended_.load();
   return hello;
 }
@@ -345,18 +346,28 @@ void DaemonConnection::AnswerRelease(const ReleaseOfDaemon& release, const absl:
   (void)Send(frame, release.generation, Clock::now() + options_.answer_timeout);
 }
 
+bool DaemonConnection::HasSuspends() const {
+  MutexLock lock(mutex_);
+  return !suspends_.empty();
+}
+
 std::vector<DaemonConnection::SuspendOfDaemon> DaemonConnection::TakeSuspends() {
   MutexLock lock(mutex_);
   return std::exchange(suspends_, {});
 }
 
-absl::Status DaemonConnection::AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status,
-                                             std::vector<wire::ProcessName> left) {
+absl::Status DaemonConnection::AnswerSuspend(const SuspendOfDaemon& suspend, const Suspension& answer) {
   const wire::Frame frame{.body = wire::Suspended{.order_id = suspend.order.order_id,
-                                                  .code = static_cast<std::int32_t>(status.code()),
-                                                  .message = AsUtf8(std::string(status.message())),
-                                                  .left = std::move(left)}};
+                                                  .code = static_cast<std::int32_t>(answer.status.code()),
+                                                  .message = AsUtf8(std::string(answer.status.message())),
+                                                  .left = answer.left,
+                                                  .needs = answer.needs}};
   return Send(frame, suspend.generation, Clock::now() + options_.answer_timeout);
+}
+
+void DaemonConnection::NoteUse() const {
+  const std::uint64_t tick = member_.stats->tick.load(std::memory_order_relaxed);
+  if (tick != 0) member_.page->last_use.store(tick, std::memory_order_relaxed);
 }
 
 void DaemonConnection::NoteMakesNoUse() {

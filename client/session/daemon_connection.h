@@ -66,6 +66,9 @@ class DaemonConnection {
     /// The program suspends programs of its lease that it started, and answers TakeSuspends; `on_change`
     /// tells of new ones.
     bool suspends = false;
+    /// The program moves what its chunks hold by itself, and answers TakeSuspends; maintenance is woken for
+    /// new ones.
+    bool suspends_itself = false;
     /// The program uses no GPU itself.
     bool makes_no_use = false;
     /// The daemon is gone, or is back, or does not take the session up now, or the session is over. Called on
@@ -175,14 +178,22 @@ class DaemonConnection {
     wire::Suspend order;
     std::uint64_t generation = 0;
   };
-  /// The daemon's orders to suspend or resume programs since the last call; each is to be answered.
+  bool HasSuspends() const;
+  /// The daemon's orders to suspend or resume programs, or itself, since the last call; each is to be
+  /// answered.
   std::vector<SuspendOfDaemon> TakeSuspends();
-  /// As AnswerRelease. `left`: as in Suspended of session.proto. An error: the daemon that gave the order has
+  /// As AnswerRelease. An error: the daemon that gave the order has
   /// not got the answer, and the next daemon may know nothing of programs that the order suspended.
-  absl::Status AnswerSuspend(const SuspendOfDaemon& suspend, const absl::Status& status,
-                             std::vector<wire::ProcessName> left = {});
-  /// The next daemon is told whether programs are suspended.
+  struct Suspension {
+    absl::Status status;
+    std::vector<wire::ProcessName> left = {};   // as in Suspended of session.proto
+    std::vector<wire::DeviceBytes> needs = {};  // as there
+  };
+  absl::Status AnswerSuspend(const SuspendOfDaemon& suspend, const Suspension& answer);
+  /// The next daemon is told whether programs, or itself, are suspended.
   void NoteHasSuspended(bool has_suspended) { has_suspended_.store(has_suspended); }
+  /// The program wants to use a GPU now.
+  void NoteUse() const;
   /// Ends the session and waits until the daemon has all memory back. UNAVAILABLE: no daemon is there; the
   /// session thread tells the next one, and a repeated Close has the result. Repeating it is always fine.
   absl::Status Close();

@@ -356,6 +356,7 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
   } else if (const auto* const suspend = frame.Get<wire::Suspend>()) {
     suspends_.push_back({.order = *suspend, .generation = generation_.load()});
     NotifyChange();
+    WakeMaintenance();
   } else if (const auto* const still = frame.Get<wire::StillWaiting>()) {
     requests_.Extend(*still, options_.answer_timeout);
   } else if (!requests_.WasAsked(answered)) {

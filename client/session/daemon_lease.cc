@@ -165,6 +165,29 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(std::unique_ptr<DaemonC
   return lease;
 }
 
+std::vector<Lease::SuspensionOrder> DaemonLease::TakeSuspensionOrders() {
+  std::vector<SuspensionOrder> orders;
+  for (const DaemonConnection::SuspendOfDaemon& suspend : connection_->TakeSuspends()) {
+    orders.push_back({.id = suspend.order.order_id,
+                      .daemon = suspend.generation,
+                      .resume = suspend.order.resume,
+                      .limit = std::chrono::milliseconds(suspend.order.limit_ms)});
+  }
+  return orders;
+}
+
+absl::Status DaemonLease::AnswerSuspension(const SuspensionOrder& order, const absl::Status& status,
+                                           const std::map<LogicalId, Bytes>& needs) {
+  DaemonConnection::SuspendOfDaemon suspend;
+  suspend.order.order_id = order.id;
+  suspend.generation = order.daemon;
+  DaemonConnection::Suspension answer{.status = status};
+  for (const auto& [device, bytes] : needs) {
+    answer.needs.push_back({.device_id = device.value, .bytes = bytes.count()});
+  }
+  return connection_->AnswerSuspend(suspend, answer);
+}
+
 absl::Status DaemonLease::Close() {
   sources_.clear();
   return connection_->Close();

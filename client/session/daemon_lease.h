@@ -72,6 +72,12 @@ class DaemonLease final : public Lease {
   absl::Status EndSuspension(std::chrono::nanoseconds timeout) override {
     return calls_.resume ? calls_.resume(connection_->token(), timeout) : absl::OkStatus();
   }
+  bool HasSuspensionOrders() const override { return connection_->HasSuspends(); }
+  std::vector<SuspensionOrder> TakeSuspensionOrders() override;
+  absl::Status AnswerSuspension(const SuspensionOrder& order, const absl::Status& status,
+                                const std::map<LogicalId, Bytes>& needs) override;
+  void NoteSuspended(bool is_suspended) override { connection_->NoteHasSuspended(is_suspended); }
+  void NoteUse() override { connection_->NoteUse(); }
   absl::Status Close() override;
   absl::Status status() const override { return connection_->status(); }
 

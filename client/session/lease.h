@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,6 +85,26 @@ class Lease {
   }
   /// Waits up to `timeout` for the lease's guarantee. RESOURCE_EXHAUSTED: there is no room for it now.
   virtual absl::Status EndSuspension(std::chrono::nanoseconds /*timeout*/) { return absl::OkStatus(); }
+  /// The daemon tells the program to suspend itself or to resume. Maintenance is woken for each order; each
+  /// is answered. Without a daemon there are none.
+  struct SuspensionOrder {
+    std::uint64_t id = 0;
+    std::uint64_t daemon = 0;  // the one that gave the order: another may be there by now
+    bool resume = false;
+    std::chrono::milliseconds limit{};  // for the answer
+  };
+  virtual bool HasSuspensionOrders() const { return false; }
+  virtual std::vector<SuspensionOrder> TakeSuspensionOrders() { return {}; }
+  /// An error: the daemon that gave the order is gone, or does not read.
+  /// `needs`: of a suspension, what each of devices() needs to come back, by its id.
+  virtual absl::Status AnswerSuspension(const SuspensionOrder& /*order*/, const absl::Status& /*status*/,
+                                        const std::map<LogicalId, Bytes>& /*needs*/) {
+    return absl::OkStatus();
+  }
+  /// Whether the program has suspended itself by order. The next daemon is told so, and tells it to resume.
+  virtual void NoteSuspended(bool /*is_suspended*/) {}
+  /// The program wants to use its GPUs, which it does not have now.
+  virtual void NoteUse() {}
   /// All sources are gone; ends the session and waits until the quota is free.
   virtual absl::Status Close() = 0;
   /// OK, or why the lease cannot be used any more: closed, forked, or the daemon is gone.

@@ -60,6 +60,14 @@ class SplitLease final : public Lease {
   absl::Status EndSuspension(std::chrono::nanoseconds timeout) override {
     return whole_->EndSuspension(timeout);
   }
+  bool HasSuspensionOrders() const override { return whole_->HasSuspensionOrders(); }
+  std::vector<SuspensionOrder> TakeSuspensionOrders() override { return whole_->TakeSuspensionOrders(); }
+  absl::Status AnswerSuspension(const SuspensionOrder& order, const absl::Status& status,
+                                const std::map<LogicalId, Bytes>& needs) override {
+    return whole_->AnswerSuspension(order, status, needs);
+  }
+  void NoteSuspended(bool is_suspended) override { whole_->NoteSuspended(is_suspended); }
+  void NoteUse() override { whole_->NoteUse(); }
   absl::Status Close() override;
   absl::Status status() const override { return whole_->status(); }
 

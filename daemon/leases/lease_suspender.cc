@@ -42,7 +42,9 @@ std::string WithoutAdvice(const absl::Status& status) {
 
 // To a caller these codes of gRPC say that lgpud itself is gone, or silent.
 absl::Status AsAnswer(const absl::Status& status) {
-  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+  const bool is_for_caller =
+      !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) && !absl::IsAborted(status);
+  if (is_for_caller) return status;
   return absl::FailedPreconditionError(status.message());
 }
 
@@ -66,6 +68,12 @@ absl::Status FailedFor(const Lease& lease, const absl::Status& why, const std::s
 Bytes SumOf(const std::vector<LeaseSuspensions::Charge>& charges) {
   Bytes sum;
   for (const LeaseSuspensions::Charge& charge : charges) sum += charge.bytes;
+  return sum;
+}
+
+Bytes SumOf(const std::map<LogicalId, Bytes>& by_device) {
+  Bytes sum;
+  for (const auto& [device, bytes] : by_device) sum += bytes;
   return sum;
 }
 
@@ -137,12 +145,14 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
       order.frame.set_resume(resume);
       order.frame.set_limit_ms(static_cast<std::uint64_t>(limit.count()));
       for (const v1::ProcessName& process : processes) *order.frame.add_processes() = process;
+      order.is_to_itself = processes.empty();
       sent[Queue(runner, std::move(order))] = runner;
     }
   }
   for (const auto& [id, runner] : sent) WakeRunner(runner);
-  const absl::Status none = absl::DeadlineExceededError(absl::StrCat(
-      "its `lgpu run` did not answer within ", Seconds(static_cast<std::uint64_t>(patience.count()))));
+  const absl::Status none =
+      absl::DeadlineExceededError(absl::StrCat("its program, or its `lgpu run`, did not answer within ",
+                                               Seconds(static_cast<std::uint64_t>(patience.count()))));
   Answers answers;
   MutexLock lock(mutex_);
   const auto all_answered = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -158,6 +168,7 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
     answers.of[runner] = answer.value_or(closed_ ? absl::UnavailableError("lgpud is stopping") : none);
     if (!answer) answers.silent.insert(runner);
     if (orders_.at(id).is_gone) answers.gone.insert(runner);
+    answers.needs.insert(orders_.at(id).needs.begin(), orders_.at(id).needs.end());
     answers.left.insert(orders_.at(id).left.begin(), orders_.at(id).left.end());
     if (!answer && resume) {
       orders_.at(id).nobody_waits = lease.key;
@@ -176,8 +187,8 @@ bool LeaseSuspender::IsClosed() const {
   return closed_;
 }
 
-absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& programs, Bytes bytes,
-                                     Purpose purpose) {
+absl::StatusOr<LeaseSuspender::Answers> LeaseSuspender::MoveOut(const Lease& lease, const Programs& programs,
+                                                                Bytes bytes, Purpose purpose) {
   absl::Status failed;
   Programs undone;
   const bool is_for_kill = purpose == Purpose::kKill;
@@ -188,8 +199,11 @@ absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& program
     // A runner that says that it failed has undone its part.
     if (status.ok() || out.silent.contains(runner)) undone[runner] = programs.at(runner);
   }
-  if (failed.ok() || IsClosed() || is_for_kill) return failed;
-  leases_.NoteResumed(lease.key);
+  if (failed.ok()) return out;
+  if (IsClosed() || is_for_kill) return failed;
+  const bool are_moved_by_driver =
+      std::any_of(undone.begin(), undone.end(), [](const auto& entry) { return !entry.second.empty(); });
+  if (are_moved_by_driver) leases_.NoteResumed(lease.key);
   absl::Status back;
   const Answers undoing = MoveBack(lease, undone, bytes);
   for (const auto& [runner, status] : undoing.of) {
@@ -201,12 +215,14 @@ absl::Status LeaseSuspender::MoveOut(const Lease& lease, const Programs& program
                                           std::string(back.message()), "\ntry: lgpu rm --kill ", lease.name));
 }
 
-absl::StatusOr<LeaseTable::Movers> LeaseSuspender::MoveOutInRoom(const Lease& lease, Bytes bytes,
-                                                                 Purpose purpose) {
-  LGPU_ASSIGN_OR_RETURN(const Programs programs, ProgramsOf(lease));
+absl::StatusOr<LeaseSuspender::Answers> LeaseSuspender::MoveOutInRoom(const Lease& lease,
+                                                                      const Programs& programs, Bytes bytes,
+                                                                      Purpose purpose) {
   std::vector<std::int64_t> pids;
   for (const auto& [runner, processes] : programs) {
     for (const v1::ProcessName& process : processes) pids.push_back(process.pid());
+    const std::shared_ptr<SessionState> itself = processes.empty() ? sessions_.Find(runner) : nullptr;
+    if (itself != nullptr) pids.push_back(itself->process().pid);
   }
   Bytes all;
   {
@@ -219,8 +235,7 @@ absl::StatusOr<LeaseTable::Movers> LeaseSuspender::MoveOutInRoom(const Lease& le
     on_the_way_ -= bytes;
   };
   LGPU_RETURN_IF_ERROR(CheckHostMemory(pids, all));
-  LGPU_RETURN_IF_ERROR(MoveOut(lease, programs, bytes, purpose));
-  return MoversOf(programs);
+  return MoveOut(lease, programs, bytes, purpose);
 }
 
 void LeaseSuspender::Observe(const Lease& lease) {
@@ -245,20 +260,36 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendFor(Purpose purp
                                                                     const std::string& name,
                                                                     std::optional<UseTime> preempted_at) {
   const Clock::time_point began = Clock::now();
+  LGPU_ASSIGN_OR_RETURN(const Lease found, leases_.FindToSuspend(caller, name));
+  if (const std::optional<SessionId> mover = SelfMover(found)) {
+    if (purpose == Purpose::kKill) return absl::FailedPreconditionError("it needs no suspension");
+    return SuspendByItself(found, *mover, preempted_at);
+  }
   LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginSuspension(caller, name));
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
-  const absl::StatusOr<LeaseTable::Movers> moved = MoveOutInRoom(lease, bytes, purpose);
+  const absl::StatusOr<Programs> programs = ProgramsOf(lease);
+  const absl::Status moved =
+      programs.ok() ? MoveOutInRoom(lease, *programs, bytes, purpose).status() : programs.status();
   if (!moved.ok()) {
     leases_.EndSuspension(lease.key);
-    Tell(lease, absl::StrCat("could not be suspended: ", WithoutAdvice(moved.status())));
-    MutexLock lock(mutex_);
-    ++counters_.failures;
-    return AsAnswer(moved.status());
+    NoteNotSuspended(lease, moved);
+    return AsAnswer(moved);
   }
+  return ParkAndTell(lease, {.movers = MoversOf(*programs), .preempted_at = preempted_at}, began);
+}
+
+void LeaseSuspender::NoteNotSuspended(const Lease& lease, const absl::Status& why) {
+  Tell(lease, absl::StrCat("could not be suspended: ", WithoutAdvice(why)));
+  MutexLock lock(mutex_);
+  ++counters_.failures;
+}
+
+v1::SuspendLeaseResponse LeaseSuspender::ParkAndTell(const Lease& lease, const LeaseTable::Parking& parking,
+                                                     Clock::time_point began) {
   v1::SuspendLeaseResponse response;
   response.set_lease_id(lease.id);
   response.set_lease_name(lease.name);
-  response.set_bytes(leases_.Park(lease.key, {.movers = *moved, .preempted_at = preempted_at}).count());
+  response.set_bytes(leases_.Park(lease.key, parking).count());
   response.set_took_ms(MsSince(began));
   Observe(lease);
   Tell(lease, absl::StrCat("suspended: ", FormatBytes(Bytes(response.bytes())), " in host memory after ",
@@ -267,6 +298,44 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendFor(Purpose purp
   ++counters_.suspensions;
   counters_.bytes += response.bytes();
   return response;
+}
+
+absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendByItself(
+    const Lease& lease, SessionId mover, std::optional<UseTime> preempted_at) {
+  const Clock::time_point began = Clock::now();
+  {
+    MutexLock lock(mutex_);
+    if (!asked_.insert(lease.key).second) {
+      return absl::FailedPreconditionError("the lease is being suspended or resumed already");
+    }
+  }
+  const absl::Cleanup done = [&] {
+    MutexLock lock(mutex_);
+    asked_.erase(lease.key);
+  };
+  std::map<LogicalId, Bytes> needs = broker_.suspensions().HeldBy(lease.key);
+  const Programs itself = {{mover, {}}};
+  const absl::StatusOr<Answers> answers = MoveOutInRoom(lease, itself, SumOf(needs), Purpose::kSuspension);
+  absl::Status moved = answers.status();
+  if (moved.ok()) {
+    for (auto& [device, bytes] : needs) {
+      const auto said = answers->needs.find(device);
+      bytes = said == answers->needs.end() ? Bytes() : std::min(bytes, said->second);
+    }
+    moved = BeginOrdered(lease, mover, needs);
+    if (!moved.ok()) MoveBack(lease, itself, SumOf(needs));
+  }
+  if (!moved.ok()) {
+    NoteNotSuspended(lease, moved);
+    return AsAnswer(moved);
+  }
+  return ParkAndTell(lease,
+                     {.movers = {},
+                      .preempted_at = preempted_at,
+                      .own_session = mover,
+                      .own_bytes = SumOf(needs),
+                      .is_by_order = true},
+                     began);
 }
 
 absl::Status LeaseSuspender::AwaitMemory(const Lease& lease, const Patience& patience,
@@ -308,39 +377,6 @@ absl::Status LeaseSuspender::AwaitRoom(const Lease& lease, const Reservations::R
   }
 }
 
-absl::Status LeaseSuspender::CheckAlone(const Lease& lease, SessionId session) const {
-  for (const SessionId id : lease.live) {
-    const std::shared_ptr<SessionState> other = id == session ? nullptr : sessions_.Find(id);
-    if (other == nullptr || other->identity().suspends) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("process ", other->process().pid, " is another program of the lease"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendOwn(const Caller& caller,
-                                                                    const std::string& name, Bytes bytes) {
-  LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginOwnSuspension(caller, name));
-  if (absl::Status alone = CheckAlone(lease, caller.session->id()); !alone.ok()) {
-    leases_.EndSuspension(lease.key);
-    return alone;
-  }
-  v1::SuspendLeaseResponse response;
-  response.set_lease_id(lease.id);
-  response.set_lease_name(lease.name);
-  response.set_bytes(
-      leases_
-          .Park(lease.key,
-                {.movers = {}, .preempted_at = {}, .own_session = caller.session->id(), .own_bytes = bytes})
-          .count());
-  Observe(lease);
-  Tell(lease, absl::StrCat("suspended by its program: ", FormatBytes(bytes), " in host memory"));
-  MutexLock lock(mutex_);
-  ++counters_.suspensions;
-  counters_.bytes += bytes.count();
-  return response;
-}
-
 absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeFor(Whose suspension, const Caller& caller,
                                                                   const std::string& name,
                                                                   const Patience& patience) {
@@ -376,7 +412,9 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
   response.set_lease_name(lease.name);
   response.set_waited_ms(
       static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(began - asked).count()));
-  const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key)) + Bytes(lease.suspended->own_bytes());
+  const bool is_own = lease.suspended->own_session_id() != 0;
+  const Bytes bytes =
+      is_own ? Bytes(lease.suspended->own_bytes()) : SumOf(broker_.suspensions().Charges(lease.key));
   const absl::StatusOr<Programs> programs = ProgramsOf(lease);
   if (!programs.ok()) {  // none was told anything: they are suspended as before
     leases_.Park(lease.key, LeaseTable::ParkingOf(*lease.suspended));
@@ -399,6 +437,7 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
         absl::StrCat(std::string(late.message()), "; lease ", lease.name,
                      " has its memory again, and its programs go on as soon as that one answers"));
   }
+  if (!back.ok() && is_own) return NotBackByItself(lease, back);
   if (!back.ok()) {
     leases_.FailSuspension(lease.key, std::string(back.message()), answers.left);
     Observe(lease);

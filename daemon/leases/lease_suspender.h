@@ -29,13 +29,17 @@ namespace lgpu::daemon {
 std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker& broker);
 
 /// A LeaseSuspender suspends and resumes leases: it keeps the account, and the runners of the lease's
-/// programs (`lgpu run`, their parents) move them with the driver's checkpoint calls.
+/// programs (`lgpu run`, their parents) move them with the driver's checkpoint calls. A program of liblgpu is
+/// its own runner: it moves the contents of its tensors.
 ///
 /// The order of steps makes each death harmless. A lease's memory leaves the account only after its runners
 /// have said that all its programs have left the GPUs, and it is in the account again, and in the journal,
 /// before a runner is told to resume one. So programs that are suspended in a lease that is not are always
 /// resumed, without a look at what happened before: by the runner where it failed, and where lgpud died in
 /// between as soon as the runner is back (RunnerBack).
+///
+/// A program of liblgpu has given its chunks back when it answers, and others may have them before the lease
+/// is suspended in the account: this takes nothing from anybody, and only its resumption is a grant.
 ///
 /// Thread-safe. Suspend and Resume wait.
 class LeaseSuspender {
@@ -88,9 +92,9 @@ class LeaseSuspender {
   // Calls of runners' sessions.
   /// New orders; each is to be answered.
   std::vector<v1::Suspend> TakeOrders(SessionId runner);
-  /// `left`: as in Suspended of session.proto.
+  /// `left`, `needs`: as in Suspended of session.proto.
   void Answer(SessionId runner, std::uint64_t order, const absl::Status& status,
-              const std::set<std::int64_t>& left = {});
+              const std::set<std::int64_t>& left = {}, const std::map<LogicalId, Bytes>& needs = {});
   /// A runner that has suspended programs has attested to this lgpud.
   void RunnerBack(const SessionState& runner);
   void RunnerGone(SessionId runner);
@@ -110,8 +114,10 @@ class LeaseSuspender {
     bool is_sent = false;
     std::optional<absl::Status> answer = {};
     std::set<std::int64_t> left = {};           // processes, as the answer says
+    std::map<LogicalId, Bytes> needs = {};      // as the answer says
     bool is_gone = false;                       // the answer is that its runner has ended
     std::optional<LeaseKey> nobody_waits = {};  // its answer decides about this lease
+    bool is_to_itself = false;                  // the runner is the program
   };
   /// By their runners.
   using Programs = std::map<SessionId, std::vector<v1::ProcessName>>;
@@ -120,9 +126,14 @@ class LeaseSuspender {
     std::set<SessionId> silent;            // did not answer in time: it may still do what it was told
     std::set<SessionId> gone;              // ended: what each has begun is put back by a process of its own
     std::set<std::int64_t> left;           // processes that are in host memory still
+    std::map<LogicalId, Bytes> needs;      // of a program that suspends itself
   };
   absl::StatusOr<Programs> ProgramsOf(const Lease& lease) const;
   static LeaseTable::Movers MoversOf(const Programs& programs);
+  /// The session of the lease's one program that suspends itself, if it holds chunks.
+  std::optional<SessionId> SelfMover(const Lease& lease) const;
+  /// Such a program that lgpud has told to suspend itself.
+  absl::StatusOr<Programs> ResumesItself(const Lease& lease) const;
   /// The runner that has moved the process, else one of the lease that is an ancestor of it.
   SessionId RunnerOf(const Lease& lease, std::int64_t pid) const;
   bool CanMove(SessionId runner) const;
@@ -133,11 +144,20 @@ class LeaseSuspender {
   absl::StatusOr<v1::SuspendLeaseResponse> SuspendFor(Purpose purpose, const Caller& caller,
                                                       const std::string& lease,
                                                       std::optional<UseTime> preempted_at);
+  /// Of a program that moves itself.
+  absl::StatusOr<v1::SuspendLeaseResponse> SuspendByItself(const Lease& lease, SessionId mover,
+                                                           std::optional<UseTime> preempted_at);
+  absl::Status BeginOrdered(const Lease& lease, SessionId mover, const std::map<LogicalId, Bytes>& needs);
+  absl::Status NotBackByItself(const Lease& lease, const absl::Status& why);
+  v1::SuspendLeaseResponse ParkAndTell(const Lease& lease, const LeaseTable::Parking& parking,
+                                       Clock::time_point began);
+  void NoteNotSuspended(const Lease& lease, const absl::Status& why);
   /// Has the programs moved; where that fails, all runners have undone what they did, as far as they can. For
   /// a kill it takes a short time, and nothing is undone.
-  absl::Status MoveOut(const Lease& lease, const Programs& programs, Bytes bytes, Purpose purpose);
+  absl::StatusOr<Answers> MoveOut(const Lease& lease, const Programs& programs, Bytes bytes, Purpose purpose);
   /// With host memory for all suspensions that run.
-  absl::StatusOr<LeaseTable::Movers> MoveOutInRoom(const Lease& lease, Bytes bytes, Purpose purpose);
+  absl::StatusOr<Answers> MoveOutInRoom(const Lease& lease, const Programs& programs, Bytes bytes,
+                                        Purpose purpose);
   Answers MoveBack(const Lease& lease, const Programs& programs, Bytes bytes) {
     return Run(lease, programs, /*resume=*/true, TimeFor(bytes));
   }
@@ -180,6 +200,7 @@ class LeaseSuspender {
   std::uint64_t last_order_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Order> orders_ ABSL_GUARDED_BY(mutex_);
   std::set<LeaseKey> resuming_ ABSL_GUARDED_BY(mutex_);
+  std::set<LeaseKey> asked_ ABSL_GUARDED_BY(mutex_);  // their programs are told to suspend themselves
   /// Leases whose resumption ends with the last open order.
   std::set<LeaseKey> late_ ABSL_GUARDED_BY(mutex_);
   Bytes on_the_way_ ABSL_GUARDED_BY(mutex_);  // to host memory

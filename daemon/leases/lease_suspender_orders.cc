@@ -12,6 +12,7 @@ namespace lgpu::daemon {
 namespace {
 
 absl::Status RunnerEnded(const v1::Suspend& order) {
+  if (order.processes().empty()) return absl::FailedPreconditionError("the program ended during the move");
   std::vector<std::int64_t> pids;
   for (const v1::ProcessName& process : order.processes()) pids.push_back(process.pid());
   return absl::FailedPreconditionError(
@@ -33,22 +34,25 @@ std::vector<v1::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
 }
 
 void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Status& status,
-                            const std::set<std::int64_t>& left) {
+                            const std::set<std::int64_t>& left, const std::map<LogicalId, Bytes>& needs) {
   std::optional<LeaseKey> over;
   bool is_last = false;
+  bool is_to_itself = false;
   {
     MutexLock lock(mutex_);
     const auto found = orders_.find(id);
     if (found == orders_.end() || found->second.runner != runner) return;  // its time was over
     over = found->second.nobody_waits;
+    is_to_itself = found->second.is_to_itself;
     found->second.answer = status;
     found->second.left = left;
+    found->second.needs = needs;
     if (over) orders_.erase(found);
     is_last = over && !HasOpenOrder(*over) && late_.erase(*over) > 0;
     answered_.NotifyAll();
   }
   if (!over) return;
-  if (status.ok()) {
+  if (status.ok() || is_to_itself) {  // a program that moves itself has its contents in any case
     if (is_last) leases_.EndSuspension(*over);
     return;
   }
@@ -61,10 +65,12 @@ void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Stat
 void LeaseSuspender::RunnerBack(const SessionState& runner) {
   const auto suspension = broker_.suspensions().Find(runner.lease());
   if (suspension && suspension->is_parked) return;
-  leases_.NoteResumed(runner.lease());
+  const bool is_to_itself = runner.identity().suspends_itself;
+  if (!is_to_itself) leases_.NoteResumed(runner.lease());
   {
     MutexLock lock(mutex_);
     Order order;
+    order.is_to_itself = is_to_itself;
     order.frame.set_resume(true);
     order.frame.set_limit_ms(
         static_cast<std::uint64_t>(std::chrono::milliseconds(std::chrono::minutes(10)).count()));

@@ -109,8 +109,7 @@ absl::Status LeaseSuspender::CannotBeResumed(
 }
 
 absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease& lease) const {
-  // It moves itself.
-  if (lease.suspended && lease.suspended->own_session_id() != 0) return Programs();
+  if (lease.suspended && lease.suspended->own_session_id() != 0) return ResumesItself(lease);
   std::set<SessionId> with_memory;
   for (const LeaseSuspensions::Charge& charge : broker_.suspensions().Charges(lease.key)) {
     with_memory.insert(charge.session);

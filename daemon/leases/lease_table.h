@@ -128,10 +128,15 @@ class LeaseTable {
   absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                    TimePoint deadline);
   // Suspension (LeaseSuspender): as the calls of LeaseSuspensions, with the journal in step.
+  /// A copy of the lease, which the caller may suspend now.
+  absl::StatusOr<Lease> FindToSuspend(const Caller& caller, const std::string& lease) const;
   /// A copy of the lease, whose requests wait from here on.
   absl::StatusOr<Lease> BeginSuspension(const Caller& caller, const std::string& lease);
   /// As BeginSuspension, for the caller's session, which has moved its contents by itself.
   absl::StatusOr<Lease> BeginOwnSuspension(const Caller& caller, const std::string& lease);
+  /// The same of a session that has done it by order; `needs` as in LeaseSuspensions::BeginOwn.
+  absl::Status BeginOrderedSuspension(LeaseKey key, SessionId session,
+                                      const std::map<LogicalId, Bytes>& needs);
   /// By process: the session of the runner that has moved it.
   using Movers = std::map<std::int64_t, SessionId>;
   /// What is known of a suspension beside the account; the next lgpud knows it too.
@@ -140,6 +145,7 @@ class LeaseTable {
     std::optional<UseTime> preempted_at;  // as in LeaseSuspender::Suspend
     SessionId own_session = {};           // whose program has suspended itself; not valid: none
     Bytes own_bytes = {};                 // that it has in host memory
+    bool is_by_order = false;             // lgpud told it to, and resumes it
   };
   static Parking ParkingOf(const v1::JournalSuspended& record);
   /// Returns the bytes; none where the lease is gone.
@@ -280,6 +286,9 @@ class LeaseTable {
   template <typename Predicate>
   Holdings SumHoldings(Predicate owner_matches, Counted counted = Counted::kAll) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<LeaseKey> KeyToSuspend(const Caller& caller, const std::string& text) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static absl::Status CheckMayBegin(const Lease& lease);
   absl::StatusOr<LeaseKey> FindKey(const Caller& caller, const std::string& text) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AttachLocked(const Caller& caller, Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

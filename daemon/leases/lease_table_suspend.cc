@@ -9,29 +9,53 @@
 
 namespace lgpu::daemon {
 
-absl::StatusOr<Lease> LeaseTable::BeginSuspension(const Caller& caller, const std::string& text) {
-  MutexLock lock(mutex_);
+absl::StatusOr<LeaseKey> LeaseTable::KeyToSuspend(const Caller& caller, const std::string& text) const {
   LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
   const Lease& lease = leases_.at(key);
   LGPU_RETURN_IF_ERROR(CheckMayChange(caller, lease));
+  LGPU_RETURN_IF_ERROR(CheckMayBegin(lease));
+  return key;
+}
+
+absl::Status LeaseTable::CheckMayBegin(const Lease& lease) {
   if (lease.ending || !lease.ready) return absl::FailedPreconditionError("the lease is ending, or new");
   if (lease.resizing) return absl::UnavailableError("another call resizes the lease; try again later");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Lease> LeaseTable::FindToSuspend(const Caller& caller, const std::string& text) const {
+  MutexLock lock(mutex_);
+  LGPU_ASSIGN_OR_RETURN(const LeaseKey key, KeyToSuspend(caller, text));
+  return leases_.at(key);
+}
+
+absl::StatusOr<Lease> LeaseTable::BeginSuspension(const Caller& caller, const std::string& text) {
+  MutexLock lock(mutex_);
+  LGPU_ASSIGN_OR_RETURN(const LeaseKey key, KeyToSuspend(caller, text));
   LGPU_RETURN_IF_ERROR(broker_.suspensions().Begin(key));
-  return lease;
+  return leases_.at(key);
 }
 
 absl::StatusOr<Lease> LeaseTable::BeginOwnSuspension(const Caller& caller, const std::string& text) {
   MutexLock lock(mutex_);
-  LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
+  LGPU_ASSIGN_OR_RETURN(const LeaseKey key, KeyToSuspend(caller, text));
   const Lease& lease = leases_.at(key);
-  LGPU_RETURN_IF_ERROR(CheckMayChange(caller, lease));
   if (caller.session == nullptr || !lease.live.contains(caller.session->id())) {
     return absl::FailedPreconditionError("only a session of the lease can say that it has suspended itself");
   }
-  if (lease.ending || !lease.ready) return absl::FailedPreconditionError("the lease is ending, or new");
-  if (lease.resizing) return absl::UnavailableError("another call resizes the lease; try again later");
   LGPU_RETURN_IF_ERROR(broker_.suspensions().BeginOwn(key, caller.session->id()));
   return lease;
+}
+
+absl::Status LeaseTable::BeginOrderedSuspension(LeaseKey key, SessionId session,
+                                                const std::map<LogicalId, Bytes>& needs) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  if (found == leases_.end() || !found->second.live.contains(session)) {
+    return absl::NotFoundError("the program has ended");
+  }
+  LGPU_RETURN_IF_ERROR(CheckMayBegin(found->second));
+  return broker_.suspensions().BeginOwn(key, session, needs);
 }
 
 v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {
@@ -61,6 +85,7 @@ LeaseTable::Parking LeaseTable::ParkingOf(const v1::JournalSuspended& record) {
   }
   parking.own_session = SessionId{record.own_session_id()};
   parking.own_bytes = Bytes(record.own_bytes());
+  parking.is_by_order = record.own_by_order();
   return parking;
 }
 
@@ -79,6 +104,7 @@ Bytes LeaseTable::Park(LeaseKey key, const Parking& parking) {
     record.set_preempted_at_boottime_ns(parking.preempted_at.value_or(UseTime(0)).count());
     record.set_own_session_id(parking.own_session.value);
     record.set_own_bytes(parking.own_bytes.count());
+    record.set_own_by_order(parking.is_by_order);
     // Before the memory is anybody's: a grant of it is behind this record in the journal.
     NoteLease(found->second);
     parked = broker_.suspensions().Park(key) + parking.own_bytes;
@@ -96,7 +122,8 @@ absl::StatusOr<Lease> LeaseTable::FindSuspended(const Caller& caller, const std:
   if (!lease.suspended) {
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease.name, " is not suspended"));
   }
-  const SessionId itself{lease.suspended->own_session_id()};
+  const bool is_by_order = lease.suspended->own_by_order();
+  const SessionId itself{is_by_order ? 0 : lease.suspended->own_session_id()};
   if (own && (!itself || caller.session == nullptr || caller.session->id() != itself)) {
     return absl::FailedPreconditionError("the session has not suspended the lease");
   }

@@ -126,6 +126,9 @@ class Session {
 
   // session_suspends.cc: programs of leases that are suspended.
   static bool Suspends(const v1::Hello& hello, std::uint32_t version);
+  static bool SuspendsItself(const v1::Hello& hello, std::uint32_t version);
+  /// Whether the client follows orders to suspend and to resume.
+  bool FollowsSuspends() const;
   void SendSuspends();
   void HandleSuspended(const v1::Suspended& suspended);
 

@@ -96,7 +96,8 @@ absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
                                   .token = std::move(token),
                                   .protocol_version = version,
                                   .answers_snapshots = AnswersSnapshots(hello, version),
-                                  .suspends = Suspends(hello, version)};
+                                  .suspends = Suspends(hello, version),
+                                  .suspends_itself = SuspendsItself(hello, version)};
   state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
                                           std::move(stats_page), std::move(client_page));
   services_.broker.AddSession(peer_.id, SpecFor(hello, version));

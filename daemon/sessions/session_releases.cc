@@ -39,7 +39,8 @@ Broker::SessionSpec Session::SpecFor(const v1::Hello& hello, std::uint32_t versi
           .waker = waker_,
           .trims = version >= SessionChannel::kTrimVersion,
           .waits_longer = gives_way,
-          .runs_release = gives_way && hello.runs_release()};
+          .runs_release = gives_way && hello.runs_release(),
+          .suspends_itself = SuspendsItself(hello, version)};
 }
 
 void Session::TellLongerWait(Waiting& waiting) {

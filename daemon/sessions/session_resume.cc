@@ -60,7 +60,8 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   identity.protocol_version = version;
   identity.answers_snapshots = AnswersSnapshots(hello, version);
   identity.suspends = Suspends(hello, version);
-  identity.has_suspended = identity.suspends && hello.has_suspended();
+  identity.suspends_itself = SuspendsItself(hello, version);
+  identity.has_suspended = (identity.suspends || identity.suspends_itself) && hello.has_suspended();
   identity.earlier_pages = absent->pages();  // also of attempts that failed
   // The client maps one of them. All must be known: a client that maps none of them counts as closed.
   constexpr std::size_t kMostEarlierPages = 64;

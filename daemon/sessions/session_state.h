@@ -42,8 +42,9 @@ class SessionState {
     bool pages_unknown = false;          // there were too many of them
     std::uint32_t protocol_version = 0;  // 0: not connected to this daemon yet
     bool answers_snapshots = false;
-    bool suspends = false;       // it moves programs of its lease that it started
-    bool has_suspended = false;  // some of them were in host memory when it connected
+    bool suspends = false;         // it moves programs of its lease that it started
+    bool suspends_itself = false;  // its program moves what its chunks hold by itself
+    bool has_suspended = false;    // something was in host memory, as it was told, when it connected
   };
 
   SessionState(Identity identity, Process process, std::shared_ptr<Waker> waker,

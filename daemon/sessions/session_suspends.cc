@@ -1,6 +1,7 @@
-// Programs of leases that are suspended: the client, which started them, moves them.
+// Programs of leases that are suspended: the client, which started them, moves them, or it moves itself.
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 
@@ -20,8 +21,17 @@ bool Session::Suspends(const v1::Hello& hello, std::uint32_t version) {
   return version >= SessionChannel::kGiveWayVersion && hello.suspends();
 }
 
+bool Session::SuspendsItself(const v1::Hello& hello, std::uint32_t version) {
+  return version >= SessionChannel::kGiveWayVersion && hello.suspends_itself() && !hello.suspends();
+}
+
+bool Session::FollowsSuspends() const {
+  return services_.suspender != nullptr &&
+         (state_->identity().suspends || state_->identity().suspends_itself);
+}
+
 void Session::SendSuspends() {
-  if (services_.suspender == nullptr || !state_->identity().suspends || attesting_) return;
+  if (!FollowsSuspends() || attesting_) return;
   for (v1::Suspend& order : services_.suspender->TakeOrders(peer_.id)) {
     v1::Frame frame;
     *frame.mutable_suspend() = std::move(order);
@@ -30,19 +40,22 @@ void Session::SendSuspends() {
 }
 
 void Session::HandleSuspended(const v1::Suspended& suspended) {
-  if (services_.suspender == nullptr || !state_->identity().suspends) {
-    Break(absl::InvalidArgumentError("Suspended came from a client that suspends no programs"));
+  if (!FollowsSuspends()) {
+    Break(absl::InvalidArgumentError("Suspended came from a client that suspends nothing"));
     return;
   }
   const int code = suspended.code();
   const bool is_code = code >= 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
   std::set<std::int64_t> left;
   for (const v1::ProcessName& process : suspended.left()) left.insert(process.pid());
+  std::map<LogicalId, Bytes> needs;
+  for (const v1::DeviceBytes& need : suspended.needs())
+    needs[LogicalId{need.device_id()}] = Bytes(need.bytes());
   services_.suspender->Answer(
       peer_.id, suspended.order_id(),
       absl::Status(is_code ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
                    AsUtf8(suspended.message().substr(0, kMaxReasonBytes))),
-      left);
+      left, needs);
 }
 
 }  // namespace lgpu::daemon

@@ -95,13 +95,20 @@ TEST(InterruptTest, WaitsThatEndEarlyEachTimeAskAllTheSame) {
   EXPECT_EQ(questions, 2);
 }
 
-TEST(InterruptTest, TheInnermostScopeIsAsked) {
-  const InterruptScope outer([] { return false; });
+TEST(InterruptTest, AllScopesAreAsked) {
+  bool ends_outer = false;
+  const InterruptScope outer([&] { return ends_outer; });
   {
     const InterruptScope inner([] { return true; });
     EXPECT_FALSE(Interrupt::SleepUntil(Clock::now() + hours(1)));
   }
-  EXPECT_FALSE(Interrupt::HasHappened());
+  EXPECT_FALSE(Interrupt::HasHappened()) << "the inner scope has ended, and what it was told with it";
+  ends_outer = true;
+  {
+    const InterruptScope inner([] { return false; });
+    EXPECT_FALSE(Interrupt::SleepUntil(Clock::now() + hours(1)));
+  }
+  EXPECT_TRUE(Interrupt::HasHappened()) << "the outer one was told so";
 }
 
 TEST(InterruptTest, AWaitInsideTheFunctionAsksNothing) {

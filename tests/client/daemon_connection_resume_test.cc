@@ -289,7 +289,7 @@ TEST_F(DaemonConnectionResumeTest, ASuspensionThatOutlivesItsDaemonIsKnownToBeUn
   TakeUp(peer);
   ASSERT_TRUE(Eventually([&] { return connection->status().ok(); }));
   EXPECT_NE(orders[0].generation, connection->generation());
-  EXPECT_FALSE(connection->AnswerSuspend(orders[0], absl::OkStatus()).ok());
+  EXPECT_FALSE(connection->AnswerSuspend(orders[0], {.status = absl::OkStatus()}).ok());
   std::thread closing([&connection] { EXPECT_TRUE(connection->Close().ok()); });
   const v1::Frame next_frame = peer.Read();
   EXPECT_TRUE(next_frame.has_close()) << next_frame.DebugString();

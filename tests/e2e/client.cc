@@ -77,6 +77,8 @@ class Client {
     if (verb == "workspace") return WorkspaceOf(words);
     if (verb == "numbers") return Numbers(words);
     if (verb == "digest") return Digest(words);
+    if (verb == "block") return TakeBlock(words);
+    if (verb == "unblock") return Answer(block_->memory.Free(block_->block, nullptr));
     if (verb == "suspend") return Answer(contexts_.at(words.at(1)).Suspend());
     if (verb == "resume") return Answer(contexts_.at(words.at(1)).Resume());
     if (verb == "close") return Answer(contexts_.at(words.at(1)).Close());
@@ -160,6 +162,16 @@ class Client {
     if (!tensor.ok()) return Error(tensor.status());
     tensors_[words.at(2)] = *std::move(tensor);
     return Digest({"digest", words.at(2)});
+  }
+
+  // block CONTEXT BYTES: a block of the program's own on the first GPU, until `unblock`.
+  std::string TakeBlock(const Words& words) {
+    absl::StatusOr<lgpu::LogicalMemory> memory = contexts_.at(words.at(1)).Memory("GPU:0");
+    if (!memory.ok()) return Error(memory.status());
+    const absl::StatusOr<lgpu::Block> block = memory->Allocate(Bytes(std::stoull(words.at(2))));
+    if (!block.ok()) return Error(block.status());
+    block_.emplace(OwnBlock{*std::move(memory), *block});
+    return "ok";
   }
 
   // digest ID: "ok ADDRESS HASH", of all bytes of a tensor of numbers.
@@ -532,6 +544,11 @@ class Client {
   }
 
   std::map<std::string, Context> contexts_;
+  struct OwnBlock {
+    lgpu::LogicalMemory memory;
+    lgpu::Block block;
+  };
+  std::optional<OwnBlock> block_;
   std::map<std::string, Tensor> tensors_;
 };
 

@@ -37,6 +37,18 @@ absl::StatusOr<v1::Lease> Control::ResizeLease(const v1::ResizeLeaseRequest& req
   return impl_->connection.Call(cli::kResizeLease, request);
 }
 
+absl::StatusOr<v1::SuspendLeaseResponse> Control::SuspendLease(const std::string& lease) {
+  v1::SuspendLeaseRequest request;
+  request.set_lease(lease);
+  return impl_->connection.Call(cli::kSuspendLease, request);
+}
+
+absl::StatusOr<v1::ResumeLeaseResponse> Control::ResumeLease(const std::string& lease) {
+  v1::ResumeLeaseRequest request;
+  request.set_lease(lease);
+  return impl_->connection.Call(cli::kResumeLease, request);
+}
+
 absl::StatusOr<v1::Lease> Control::GetLease(const std::string& lease) {
   v1::GetLeaseRequest request;
   request.set_lease(lease);

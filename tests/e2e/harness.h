@@ -35,6 +35,8 @@ class Control {
   absl::StatusOr<v1::StatsSnapshot> GetStats();
   absl::StatusOr<v1::Lease> CreateLease(const v1::CreateLeaseRequest& request);
   absl::StatusOr<v1::Lease> ResizeLease(const v1::ResizeLeaseRequest& request);
+  absl::StatusOr<v1::SuspendLeaseResponse> SuspendLease(const std::string& lease);
+  absl::StatusOr<v1::ResumeLeaseResponse> ResumeLease(const std::string& lease);
   absl::StatusOr<v1::Lease> GetLease(const std::string& lease);
   absl::StatusOr<v1::Lease> AttachLease(const std::string& lease);
   absl::Status RemoveLease(const std::string& lease);

@@ -15,7 +15,7 @@
 #include "tests/simulation/hook_program.h"
 #include "tests/simulation/machine/processes.h"
 #include "tests/simulation/machine/scheduler.h"
-#include "tests/simulation/turn_program.h"
+#include "tests/simulation/turn_taker.h"
 
 namespace lgpu::simulation {
 
@@ -53,8 +53,8 @@ class Scenario {
     MachineProcess* process = nullptr;
   };
   struct Turner {
-    TurnProgram* program = nullptr;
-    MachineProcess* parent = nullptr;
+    TurnTaker* program = nullptr;
+    MachineProcess* parent = nullptr;  // null: the program moves itself
     MachineProcess* process = nullptr;
   };
   struct LeaseOfUser {
@@ -87,6 +87,7 @@ class Scenario {
   void MakeTurnLeases();
   /// One for each lease that has turns.
   void SpawnTurners();
+  Turner StartTurner(const LeaseOfUser& lease);
   void StrikeTurner();
   Bytes OfTurnersOnCard() const;
   /// Where all give the card up, each has it after a bounded time.

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/control_calls.h"
 #include "tests/simulation/scenario.h"
+#include "tests/simulation/tensor_program.h"
+#include "tests/simulation/turn_program.h"
 
 namespace lgpu::simulation {
 
@@ -68,21 +70,30 @@ void Scenario::SpawnTurners() {
       return turner.program->lease() == lease.name;
     });
     if (!lease.has_turns || has_one) continue;
-    Turner& turner = turners_.emplace_back();
-    turner.program =
-        new TurnProgram(TurnProgram::Options{.seed = random_(),
-                                             .directory = config_.runtime_dir,
-                                             .lease = lease.name,
-                                             .need = kUnit * (card_ / kUnit / 3 + Below(card_ / kUnit / 2)),
-                                             .fails = turns_ == Turns::kAmongOthers,
-                                             .fail = [this](const std::string& what) { Fail(what); }});
-    TurnProgram* const program = turner.program;
-    // Threads begin when this one sleeps.
-    turner.parent = &Processes::Get().Start("parent", lease.user, [program] { program->RunParent(); });
-    turner.process = &Processes::Get().Start("turner", lease.user, [program] { program->Run(); });
-    turner.process->parent = turner.parent->pid;
-    program->SetProcess(*turner.process);
+    turners_.push_back(StartTurner(lease));
   }
+}
+
+// Threads begin when this one sleeps.
+Scenario::Turner Scenario::StartTurner(const LeaseOfUser& lease) {
+  const TurnTaker::Options options{.seed = random_(),
+                                   .directory = config_.runtime_dir,
+                                   .lease = lease.name,
+                                   .need = kUnit * (card_ / kUnit / 3 + Below(card_ / kUnit / 2)),
+                                   .fails = turns_ == Turns::kAmongOthers,
+                                   .fail = [this](const std::string& what) { Fail(what); }};
+  if (OneIn(3)) {
+    auto* const program = new TensorProgram(options);
+    return {.program = program,
+            .process = &Processes::Get().Start("tensors", lease.user, [program] { program->Run(); })};
+  }
+  auto* const program = new TurnProgram(options);
+  Turner turner{.program = program,
+                .parent = &Processes::Get().Start("parent", lease.user, [program] { program->RunParent(); }),
+                .process = &Processes::Get().Start("turner", lease.user, [program] { program->Run(); })};
+  turner.process->parent = turner.parent->pid;
+  program->SetProcess(*turner.process);
+  return turner;
 }
 
 Bytes Scenario::OfTurnersOnCard() const {
@@ -170,7 +181,7 @@ void Scenario::DropDead() {
     client = clients_.erase(client);
   }
   std::erase_if(turners_, [this](const Turner& turner) {
-    if (turner.parent->is_alive || turner.process->is_alive) return false;
+    if ((turner.parent != nullptr && turner.parent->is_alive) || turner.process->is_alive) return false;
     counts_.suspensions += turner.program->suspensions();
     counts_.refusals += turner.program->refusals();
     return true;

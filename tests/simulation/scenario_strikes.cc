@@ -156,7 +156,7 @@ void Scenario::StrikeTurner() {
   if (OneIn(4)) return turner.program->Finish();
   ++counts_.client_deaths;
   Processes::Get().Kill(*turner.process);
-  if (OneIn(2)) Processes::Get().Kill(*turner.parent);
+  if (turner.parent != nullptr && OneIn(2)) Processes::Get().Kill(*turner.parent);
 }
 
 void Scenario::StrikeClient() {

@@ -123,7 +123,7 @@ void TurnProgram::ServeOrders(DaemonConnection& session) {
         left.push_back({.pid = program_->pid, .start_time = ProcessStartTime(program_->pid).value_or(0)});
       }
       bool is_lost = !left.empty();
-      const absl::Status answered = session.AnswerSuspend(order, status, std::move(left));
+      const absl::Status answered = session.AnswerSuspend(order, {.status = status, .left = std::move(left)});
       // As lgpu run: the next lgpud may not know that this one's order was followed.
       if (!answered.ok() && status.ok() && !order.order.resume && ran) is_lost = !Resume(session).ok();
       // Its user does what docs/giving-way.md says.

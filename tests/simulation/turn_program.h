@@ -4,11 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
-#include <string>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
@@ -16,6 +14,7 @@
 #include "client/session/daemon_connection.h"
 #include "lgpu/bytes.h"
 #include "tests/simulation/machine/processes.h"
+#include "tests/simulation/turn_taker.h"
 
 namespace lgpu::simulation {
 
@@ -23,34 +22,20 @@ namespace lgpu::simulation {
 /// machine: the program, whose memory is charged by the shim's session, and its parent, which suspends and
 /// resumes it when lgpud says so. What the driver does is done here: the memory of a suspended program is
 /// not on the card, and none of its calls goes on.
-class TurnProgram {
+class TurnProgram final : public TurnTaker {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-  struct Options {
-    std::uint64_t seed = 0;
-    std::string directory;  // lgpud's
-    std::string lease;
-    Bytes need;         // all that it ever has on the card
-    bool fails = true;  // now and then its driver fails, and its parent is slow
-    /// What cannot be right. Does not return.
-    std::function<void(const std::string& what)> fail;
-  };
-  explicit TurnProgram(const Options& options) : options_(options), random_(options.seed) {}
+  explicit TurnProgram(const Options& options) : TurnTaker(options), random_(options.seed) {}
 
-  /// The body of the program's process: works, pauses, frees and takes memory until Finish.
-  void Run();
-  /// The body of its parent's: ends after the program.
+  void Run() override;
+  /// The body of its parent's process: ends after the program.
   void RunParent();
   /// The program's, before the parent has an order.
   void SetProcess(MachineProcess& program) { program_ = &program; }
-  void Finish() { is_finishing_ = true; }
-  const std::string& lease() const { return options_.lease; }
-  /// What the driver has of it on the card.
-  Bytes OnCard() const;
-  /// It waits for memory, or to be brought back, since then.
-  std::optional<TimePoint> waits_since() const { return waits_since_; }
-  std::uint64_t suspensions() const { return suspensions_; }
-  std::uint64_t refusals() const { return refusals_; }
+  void Finish() override { is_finishing_ = true; }
+  Bytes OnCard() const override;
+  std::optional<TimePoint> waits_since() const override { return waits_since_; }
+  std::uint64_t suspensions() const override { return suspensions_; }
+  std::uint64_t refusals() const override { return refusals_; }
 
  private:
   enum class State { kRuns, kLocked, kOnHost };
@@ -69,7 +54,6 @@ class TurnProgram {
   absl::Status Resume(DaemonConnection& session);
   void Move();
 
-  const Options options_;
   std::mt19937_64 random_;
   std::mt19937_64 parent_random_{options_.seed + 1};
   MachineProcess* program_ = nullptr;

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "lgpu/bytes.h"
 #include "lgpu/export.h"
+#include "lgpu/interrupt.h"
 #include "lgpu/memory_snapshot.h"
 #include "lgpu/memory_stats.h"
 #include "lgpu/region_source.h"
@@ -52,6 +53,8 @@ struct AllocateOptions {
   /// Scratch memory of a library: counted in MemoryStats::workspace, and in no other number of used memory.
   /// More than 64 KiB, of stream 0.
   bool scratch = false;
+  /// Asked by the call's waits, beside the InterruptScopes of the thread.
+  InterruptHandler* interrupt = nullptr;
 };
 
 struct PoolOptions {

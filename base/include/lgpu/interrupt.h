@@ -38,9 +38,9 @@ class LGPU_API InterruptHandler {
 /// log, uses a driver, or computes more than some thousand elements. It may be called while lgpu holds locks
 /// of its own: it must neither wait nor call lgpu.
 ///
-/// The driver, kernels and OpenBLAS are not interrupted. Of several scopes of a thread, waits ask the
-/// innermost one. Without a scope waits ask nothing. A scope ends on the thread that made it, before the
-/// scopes that it lies in.
+/// The driver, kernels and OpenBLAS are not interrupted. Of several scopes of a thread, waits ask
+/// all, the innermost first. Without a scope waits ask nothing. A scope ends on the thread that made it,
+/// before the scopes that it lies in.
 class LGPU_API InterruptScope {
  public:
   explicit InterruptScope(std::function<bool()> is_interrupted);

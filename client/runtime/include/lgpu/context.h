@@ -182,6 +182,10 @@ class LGPU_API Context {
   /// (FAILED_PRECONDITION, naming Resume). Tensors may go at any time, without waiting. Close ends the
   /// Context. A repeated Suspend does nothing.
   ///
+  /// lgpud may tell the Context to do the same, for programs that wait for its memory or by `lgpu suspend`:
+  /// its calls then wait until it has its memory again, and tell lgpud that they need it. A Suspend meanwhile
+  /// changes nothing, and Resume waits as those calls, up to allocation_timeout.
+  ///
   /// On an error the Context goes on as before. FAILED_PRECONDITION: blocks of Memory are live or exports of
   /// tensors in use (IsMemoryInUse), a LogicalMemory of it knows streams of the program's own
   /// (LogicalMemory::ForgetStream), a GPU is preallocated, the Context is closed, or the call comes from a
