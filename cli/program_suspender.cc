@@ -113,7 +113,7 @@ absl::Status ProgramSuspender::Suspend(const wire::Suspend& order) {
   if (!order.resume) {
     for (const pid_t pid : *pids) LGPU_RETURN_IF_ERROR(CheckSuspendable(pid));
   }
-  const absl::StatusOr<CheckpointGuard> guard = CheckpointGuard::Start(*pids);
+  const absl::StatusOr<CheckpointGuard> guard = CheckpointGuard::Start(*pids, program_);
   if (!guard.ok() && !order.resume) return guard.status();
   if (guard.ok()) calls_.KeepOpen(guard->descriptor());
   const absl::Cleanup done = [this] { calls_.KeepOpen(-1); };

@@ -7,6 +7,8 @@
 #include <deque>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,9 +28,10 @@ namespace lgpu::cli {
 /// One thread of its own does the work, one order after the other; it starts with the first order.
 class ProgramSuspender {
  public:
-  /// `session` and `options` outlive it.
-  ProgramSuspender(DaemonConnection& session, const CommonOptions& options)
-      : session_(session), options_(options) {}
+  /// `session` and `options` outlive it. `program`: of lgpu itself.
+  ProgramSuspender(DaemonConnection& session, const CommonOptions& options,
+                   std::string program = "/proc/self/exe")
+      : session_(session), options_(options), program_(std::move(program)) {}
   /// Ends after the order that it is at.
   ~ProgramSuspender();
   ProgramSuspender(const ProgramSuspender&) = delete;
@@ -54,7 +57,8 @@ class ProgramSuspender {
 
   DaemonConnection& session_;
   const CommonOptions& options_;
-  CheckpointCalls calls_;
+  const std::string program_;
+  CheckpointCalls calls_{program_};
   // Of the thread.
   std::set<pid_t> suspended_;            // those that may not run
   std::vector<wire::ProcessName> left_;  // what the order left in host memory

@@ -354,8 +354,8 @@ class Daemon::Impl {
       {
         MutexLock lock(mutex_);
         if (!stopping_) {
-          tick_.WaitUntil(mutex_,
-                          std::chrono::steady_clock::now() + (sessions_.size() > 0 ? kTick : kIdleTick));
+          const auto pause = sessions_.size() > 0 ? kTick : kIdleTick;
+          tick_.WaitUntil(mutex_, std::chrono::steady_clock::now() + pause);
         }
         if (stopping_) return;
       }

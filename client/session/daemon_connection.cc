@@ -103,8 +103,9 @@ absl::Status DaemonConnection::Join() {
   InterruptWatch watch;
   link::Handshake handshake(channel_, &watch);
   constexpr bool kResumes = false;
+  const wire::Hello hello = Greeting();
   const link::Reply reply =
-      handshake.Greet(Greeting(), kResumes, member_, Clock::now() + options_.greeting_timeout);
+      handshake.Greet(hello, kResumes, member_, Clock::now() + options_.greeting_timeout);
   switch (reply.kind) {
     case Kind::kAnswered:
       break;

@@ -149,6 +149,25 @@ TEST_F(SuspendTest, AProgramThatAsksForMoreMemoryWaits) {
   End(*holder);
 }
 
+TEST_F(SuspendTest, AProgramThatJoinsASuspendedLeaseWaitsForItsMemory) {
+  StartMachine();
+  CreateHoldersLease();
+  auto holder = StartHolder("exec", 100 * kMiB);
+  ASSERT_EQ(Suspend().code, 0);
+  auto newcomer = StartCommand({"exec", "holder"}, {LGPU_CHECKPOINT_CLIENT});
+  EXPECT_EQ(Ask(*newcomer, "start"), "ok");
+  newcomer->WriteLine(absl::StrCat("alloc ", 50 * kMiB));
+  EXPECT_EQ(AnswerOf(*newcomer), "no answer");
+  ASSERT_EQ(Resume().code, 0);
+  EXPECT_EQ(AnswerOf(*newcomer, ChildProgram::kPatience), "ok");
+  EXPECT_EQ(Suspend().code, 0) << "both";
+  ASSERT_EQ(Resume().code, 0);
+  EXPECT_EQ(Ask(*holder, "compare"), "same");
+  EXPECT_EQ(Ask(*newcomer, "compare"), "same");
+  End(*newcomer);
+  End(*holder);
+}
+
 TEST_F(SuspendTest, TheNextDaemonKnowsOfIt) {
   StartMachine();
   auto holder = StartHolder();

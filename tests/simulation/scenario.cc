@@ -300,8 +300,9 @@ void Scenario::AwaitRest() {
 std::string Scenario::Difference() {
   const Broker* const broker = ServingBroker();
   if (broker == nullptr) return "lgpud is gone";
-  for (const auto& [name, user, has_hook, has_turns] : leases_) {
-    if (has_turns) continue;
+  for (const auto& entry : leases_) {
+    const std::string& name = entry.name;
+    if (entry.has_turns) continue;
     v1::Lease lease;
     const absl::Status got = CallControl([&](daemon::LeaseTable& table) -> absl::Status {
       LGPU_ASSIGN_OR_RETURN(lease, table.Get(Root(), name));

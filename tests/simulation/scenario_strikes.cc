@@ -57,13 +57,15 @@ void Scenario::StrikeDaemon() {
       break;
     case 3:
     case 4:
-    case 5:
+    case 5: {
       if (clients_.empty()) return;
-      InAStepOf(*clients_[Below(clients_.size())].process, 300, [this, is_stop = OneIn(4)] {
+      const bool is_stop = OneIn(4);
+      InAStepOf(*clients_[Below(clients_.size())].process, 300, [this, is_stop] {
         HitDaemon(is_stop);
         if (OneIn(2)) StandHere(milliseconds(1000));
       });
       break;
+    }
     case 6:
       HitDaemon(/*is_stop=*/true);
       break;

@@ -32,8 +32,12 @@ void Post(SimulatedThread& thread) {
   Futex(thread.baton, FUTEX_WAKE_PRIVATE, 1);
 }
 
-// Without the ends of thread-local objects: the process was killed.
+// Without the ends of thread-local objects: the process was killed. The next real thread may have this one's
+// place, and its keys begin without values.
 [[noreturn]] void ExitThread() {
+  for (pthread_key_t key = 0; key < PTHREAD_KEYS_MAX; ++key) {
+    if (pthread_getspecific(key) != nullptr) pthread_setspecific(key, nullptr);
+  }
   LGPU_REAL(syscall);
   while (true) real(SYS_exit, 0);
 }
