@@ -120,9 +120,9 @@ void GrantEcho(UniqueFd socket) {
   absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage(MapWithBoost);
   auto page = SharedPages::CreateClientPage(MapWithBoost);
   if (!stats.ok() || !page.ok()) return;
-  v1::Frame welcome;
-  welcome.mutable_welcome()->set_protocol_version(SessionChannel::kProtocolVersion);
-  welcome.mutable_welcome()->set_session_token("0123456789abcdef0123456789abcdef");
+  const wire::Frame welcome{.body = wire::Welcome{.protocol_version = SessionChannel::kProtocolVersion,
+                                                  .session_token = {"0123456789abcdef0123456789abcdef"},
+                                                  .daemon = "the benchmark"}};
   if (!channel.Send(welcome, std::array<int, 2>{stats->fd(), page->fd()}).ok()) return;
   EchoGrants(channel, kChunk);
 }

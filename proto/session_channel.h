@@ -4,23 +4,24 @@
 #include <string>
 #include <string_view>
 
-#include "lgpu/v1/session.pb.h"
 #include "proto/framed_channel.h"
+#include "proto/wire/session_messages.h"
 
 namespace lgpu {
 
-/// v1::Frame by protobuf's generated code.
-struct GeneratedFrameCodec {
-  using Frame = v1::Frame;
-  static void Encode(const Frame& frame, std::string& out) { frame.SerializeToString(&out); }
+/// wire::Frame by lgpu's own codec.
+struct WireFrameCodec {
+  using Frame = wire::Frame;
+  static void Encode(const Frame& frame, std::string& out) { wire::Encode(frame, out); }
   static bool Decode(std::string_view bytes, Frame& frame) {
-    return frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+    frame = {};
+    return wire::Decoder(bytes).Read(frame);
   }
-  static void Clear(Frame& frame) { frame.Clear(); }
+  static void Clear(Frame& frame) { frame = {}; }
 };
 
-/// The daemon's end of a session.
-using SessionChannel = FramedChannel<GeneratedFrameCodec>;
+/// One end of a session, of lgpud or of a program.
+using SessionChannel = FramedChannel<WireFrameCodec>;
 using ReceivedFrame = SessionChannel::Received;
 
 }  // namespace lgpu

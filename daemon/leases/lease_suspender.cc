@@ -114,7 +114,7 @@ void LeaseSuspender::WakeRunner(SessionId runner) const {
 std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
   const std::uint64_t id = ++last_order_;
   order.runner = runner;
-  order.frame.set_order_id(id);
+  order.frame.order_id = id;
   orders_.emplace(id, std::move(order));
   return id;
 }
@@ -134,9 +134,9 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
     }
     for (const auto& [runner, processes] : programs) {
       Order order;
-      order.frame.set_resume(resume);
-      order.frame.set_limit_ms(static_cast<std::uint64_t>(limit.count()));
-      for (const v1::ProcessName& process : processes) *order.frame.add_processes() = process;
+      order.frame.resume = resume;
+      order.frame.limit_ms = static_cast<std::uint64_t>(limit.count());
+      order.frame.processes = processes;
       sent[Queue(runner, std::move(order))] = runner;
     }
   }
@@ -206,7 +206,7 @@ absl::StatusOr<LeaseTable::Movers> LeaseSuspender::MoveOutInRoom(const Lease& le
   LGPU_ASSIGN_OR_RETURN(const Programs programs, ProgramsOf(lease));
   std::vector<std::int64_t> pids;
   for (const auto& [runner, processes] : programs) {
-    for (const v1::ProcessName& process : processes) pids.push_back(process.pid());
+    for (const wire::ProcessName& process : processes) pids.push_back(process.pid);
   }
   Bytes all;
   {

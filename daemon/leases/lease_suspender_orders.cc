@@ -11,9 +11,9 @@
 namespace lgpu::daemon {
 namespace {
 
-absl::Status RunnerEnded(const v1::Suspend& order) {
+absl::Status RunnerEnded(const wire::Suspend& order) {
   std::vector<std::int64_t> pids;
-  for (const v1::ProcessName& process : order.processes()) pids.push_back(process.pid());
+  for (const wire::ProcessName& process : order.processes) pids.push_back(process.pid);
   return absl::FailedPreconditionError(
       absl::StrCat("the `lgpu run` or `lgpu exec` of process ", absl::StrJoin(pids, ", "),
                    " ended during the move; its guard process moves them back to their GPUs\n",
@@ -22,8 +22,8 @@ absl::Status RunnerEnded(const v1::Suspend& order) {
 
 }  // namespace
 
-std::vector<v1::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
-  std::vector<v1::Suspend> frames;
+std::vector<wire::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
+  std::vector<wire::Suspend> frames;
   MutexLock lock(mutex_);
   for (auto& [id, order] : orders_) {
     if (order.runner != runner || std::exchange(order.is_sent, true)) continue;
@@ -65,9 +65,9 @@ void LeaseSuspender::RunnerBack(const SessionState& runner) {
   {
     MutexLock lock(mutex_);
     Order order;
-    order.frame.set_resume(true);
-    order.frame.set_limit_ms(
-        static_cast<std::uint64_t>(std::chrono::milliseconds(std::chrono::minutes(10)).count()));
+    order.frame.resume = true;
+    order.frame.limit_ms =
+        static_cast<std::uint64_t>(std::chrono::milliseconds(std::chrono::minutes(10)).count());
     order.nobody_waits = runner.lease();
     Queue(runner.id(), std::move(order));
   }

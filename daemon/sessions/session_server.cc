@@ -15,9 +15,8 @@ void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer, std::opt
   const absl::Status status = TryServe(channel, peer, only);
   if (status.ok()) return;
   Session::WarnNotServed(services_.log_limit, peer, status);
-  v1::Frame frame;
-  frame.mutable_goodbye()->set_code(static_cast<int>(status.code()));
-  frame.mutable_goodbye()->set_message(std::string(status.message()));
+  const wire::Frame frame{.body = wire::Goodbye{.code = static_cast<int>(status.code()),
+                                                .message = std::string(status.message())}};
   // A new socket has room for one frame; without that room the client does not get the reason.
   channel.SendLast(frame, std::chrono::steady_clock::now()).IgnoreError();
 }

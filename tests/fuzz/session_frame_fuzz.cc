@@ -16,7 +16,7 @@
 
 #include "base/check.h"
 #include "proto/refusal_messages.h"
-#include "proto/session_channel.h"
+#include "tests/support/generated_channel.h"
 
 namespace lgpu {
 namespace {
@@ -66,11 +66,11 @@ void RunOne(const std::uint8_t* data, std::size_t size) {
   std::array<int, 2> ends;
   LGPU_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
   const UniqueFd sender(ends[0]);
-  SessionChannel channel{UniqueFd(ends[1])};
+  GeneratedChannel channel{UniqueFd(ends[1])};
   const int next = NextFreeDescriptor();
   SendRaw(sender.get(), data + 1, size - 1, fd_count);
   {
-    absl::StatusOr<ReceivedFrame> received = channel.Receive(std::chrono::steady_clock::now());
+    absl::StatusOr<GeneratedFrame> received = channel.Receive(std::chrono::steady_clock::now());
     if (received.ok()) {
       LGPU_CHECK_OP(received->fds.size(), ==, fd_count);
       Use(received->frame);
