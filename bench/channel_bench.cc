@@ -17,7 +17,7 @@
 #include "bench/grant_echo.h"
 #include "bench/peer_process.h"
 #include "lgpu/bytes.h"
-#include "proto/session_channel.h"
+#include "proto/wire/frame_channel.h"
 
 namespace lgpu::bench {
 namespace {
@@ -54,7 +54,7 @@ void BM_BarePingPongWithOneFd(benchmark::State& state) {
 BENCHMARK(BM_BarePingPongWithOneFd)->ArgName("cores")->Arg(0)->Arg(1)->Arg(2)->Apply(Settings);
 
 void ServeGrants(UniqueFd socket) {
-  SessionChannel channel(std::move(socket));
+  wire::FrameChannel channel(std::move(socket));
   EchoGrants(channel, kChunk);
 }
 
@@ -62,15 +62,15 @@ void ServeGrants(UniqueFd socket) {
 void BM_GrowAndGrantWithOneFd(benchmark::State& state) {
   const std::unique_ptr<PeerProcess> peer = StartPeer(state, "grants");
   if (peer == nullptr) return;
-  SessionChannel channel(peer->TakeSession());
-  ReceivedFrame received;
+  wire::FrameChannel channel(peer->TakeSession());
+  wire::ReceivedFrame received;
   std::uint64_t next_id = 0;
   const auto grow = [&] {
     const wire::Frame request{.body = wire::GrowRequest{.request_id = ++next_id,
                                                         .device_id = 7,
                                                         .at_least_bytes = kChunk.count(),
                                                         .wanted_bytes = kChunk.count()}};
-    if (!channel.Send(request).ok() || !channel.ReceiveInto(received).ok() || received.fds.size() != 1) {
+    if (!channel.Send(request).ok() || !channel.Receive(received).ok() || received.fds.size() != 1) {
       return false;
     }
     received.fds.clear();

@@ -9,11 +9,11 @@
 
 namespace lgpu::bench {
 
-void EchoGrants(SessionChannel& channel, Bytes bytes) {
+void EchoGrants(wire::FrameChannel& channel, Bytes bytes) {
   const UniqueFd memory(::memfd_create("lgpu-bench", MFD_CLOEXEC));
-  ReceivedFrame received;
+  wire::ReceivedFrame received;
   std::uint64_t next_id = 0;
-  while (channel.ReceiveInto(received).ok()) {
+  while (channel.Receive(received).ok()) {
     const auto* const grow = received.frame.Get<wire::GrowRequest>();
     if (grow == nullptr) continue;
     ++next_id;

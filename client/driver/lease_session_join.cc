@@ -56,7 +56,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   if (patience.count() <= 0) return Joining::kAgain;
   PlainResult<UniqueFd> socket = ConnectUnix(options_.directory + "/session.sock", SOCK_SEQPACKET, patience);
   if (!socket.ok()) return Joining::kAgain;
-  link::FrameChannel channel(*std::move(socket));
+  wire::FrameChannel channel(*std::move(socket));
   link::Handshake handshake(channel, nullptr);
   const bool resumes = is_attached_.load();
   const link::Reply greeted = handshake.Greet(link::HelloOf(options_.client, wire::Protocol::kChargeVersion),

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/plain_status.h"
-#include "client/link/frame_channel.h"
+#include "proto/wire/frame_channel.h"
 #include "proto/wire/mapping.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/session_messages.h"
@@ -83,7 +83,7 @@ Reply LeaseOf(wire::Frame& answer, wire::Lease& lease);
 /// One thread, and no other one on the channel. `watch` may be null.
 class Handshake {
  public:
-  Handshake(FrameChannel& channel, Watch* watch) : channel_(channel), watch_(watch) {}
+  Handshake(wire::FrameChannel& channel, Watch* watch) : channel_(channel), watch_(watch) {}
 
   /// Says `hello`; `resumes`: for the session of `member`. Without it `member` becomes the new session's.
   Reply Greet(wire::Hello hello, bool resumes, Membership& member, TimePoint deadline);
@@ -99,9 +99,9 @@ class Handshake {
  private:
   Reply Ask(const wire::Frame& frame, std::span<const int> fds, TimePoint deadline);
 
-  FrameChannel& channel_;
+  wire::FrameChannel& channel_;
   Watch* const watch_;
-  FrameChannel::Received received_;  // the last answer
+  wire::ReceivedFrame received_;  // the last answer
 };
 
 }  // namespace lgpu::link

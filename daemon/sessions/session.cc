@@ -20,7 +20,7 @@ constexpr std::chrono::hours kMaxGrowTimeout{24};
 
 }  // namespace
 
-Session::Session(const SessionServices& services, SessionChannel channel, Peer peer,
+Session::Session(const SessionServices& services, wire::FrameChannel channel, Peer peer,
                  std::shared_ptr<PollWaker> waker)
     : services_(services), channel_(std::move(channel)), peer_(std::move(peer)), waker_(std::move(waker)) {}
 
@@ -58,7 +58,7 @@ void Session::Run() {
   {
     // The client sees the end now, and not when the thread is joined.
     MutexLock lock(closing_mutex_);
-    channel_ = SessionChannel();
+    channel_ = wire::FrameChannel();
   }
   state_.reset();
 }
@@ -135,7 +135,7 @@ void Session::CheckRequests() {
 }
 
 void Session::HandleFrame() {
-  const absl::Status status = channel_.ReceiveInto(received_, SessionChannel::kAtOnce);
+  const absl::Status status = channel_.Receive(received_, wire::Channel::kAtOnce);
   if (absl::IsDeadlineExceeded(status)) return;
   if (!status.ok()) {
     if (absl::IsInvalidArgument(status)) {
@@ -282,8 +282,8 @@ void Session::HandleWithdraw(const wire::Withdraw& withdraw) {
 void Session::HandleReturn(const wire::ReturnRequest& request) {
   absl::Status status;
   std::vector<ChunkId> chunks;
-  if (request.chunk_ids.empty() || request.chunk_ids.size() > SessionChannel::kMaxReturnChunks) {
-    status = absl::InvalidArgumentError(absl::StrCat("1 to ", SessionChannel::kMaxReturnChunks,
+  if (request.chunk_ids.empty() || request.chunk_ids.size() > wire::Protocol::kMaxReturnChunks) {
+    status = absl::InvalidArgumentError(absl::StrCat("1 to ", wire::Protocol::kMaxReturnChunks,
                                                      " chunks go into one Return, not ",
                                                      request.chunk_ids.size()));
   }
@@ -336,7 +336,7 @@ void Session::FinishClose() {
   end_ = End::kClosed;
   const wire::Frame frame{.body = wire::Closed{.request_id = *close_request_}};
   // A client that does not read it any more loses nothing.
-  channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout).IgnoreError();
+  (void)channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout);
 }
 
 void Session::Break(const absl::Status& why) {
@@ -348,7 +348,7 @@ void Session::Break(const absl::Status& why) {
 void Session::SayGoodbye(const absl::Status& why) {
   const wire::Frame frame{
       .body = wire::Goodbye{.code = static_cast<int>(why.code()), .message = std::string(why.message())}};
-  channel_.SendLast(frame, Clock::now() + kGoodbyeTimeout).IgnoreError();
+  (void)channel_.SendLast(frame, Clock::now() + kGoodbyeTimeout);
 }
 
 void Session::EndLost() {

@@ -27,7 +27,7 @@
 #include "daemon/sessions/grant_times.h"
 #include "daemon/sessions/session_state.h"
 #include "lgpu/v1/events.pb.h"
-#include "proto/session_channel.h"
+#include "proto/wire/frame_channel.h"
 
 namespace lgpu::daemon {
 
@@ -69,13 +69,13 @@ class Session {
   /// Frames of a process that is gone are served this long: another process may have its socket.
   static constexpr std::chrono::milliseconds kLastFrames{500};
 
-  Session(const SessionServices& services, SessionChannel channel, Peer peer,
+  Session(const SessionServices& services, wire::FrameChannel channel, Peer peer,
           std::shared_ptr<PollWaker> waker);
 
   /// Serves until the session is over.
   void Run();
   /// The channel of a session that no thread runs, for a Goodbye.
-  SessionChannel TakeChannel() { return std::move(channel_); }
+  wire::FrameChannel TakeChannel() { return std::move(channel_); }
   /// The daemon's log says why a peer got no session.
   static void WarnNotServed(LogLimit& limit, const PeerCredentials& peer, const absl::Status& why);
   /// From any thread: says goodbye and ends.
@@ -194,7 +194,7 @@ class Session {
   void Tell(v1::Event::Kind kind, std::string text, const absl::Status* refused = nullptr);
 
   const SessionServices services_;
-  SessionChannel channel_;
+  wire::FrameChannel channel_;
   Mutex closing_mutex_;  // between Cut and the end: Cut must not shut another socket of the same number down
   Peer peer_;
   const std::shared_ptr<PollWaker> waker_;
@@ -208,7 +208,7 @@ class Session {
 
   Clock::time_point turn_;  // when this turn of the loop began
   std::deque<Outgoing> outgoing_;
-  ReceivedFrame received_;  // these four are members only to keep their buffers
+  wire::ReceivedFrame received_;  // these four are members only to keep their buffers
   wire::Frame page_;
   std::vector<int> page_fds_;
   std::vector<ExportedFd> exported_;

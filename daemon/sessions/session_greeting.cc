@@ -38,11 +38,11 @@ std::string CleanCommand(const std::string& command, std::int64_t pid) {
 }  // namespace
 
 std::size_t Session::ClientPageBytes(std::uint32_t version) {
-  return version >= SessionChannel::kChargeVersion ? sizeof(ClientPage) : kClientPageBytesWithoutCharges;
+  return version >= wire::Protocol::kChargeVersion ? sizeof(ClientPage) : kClientPageBytesWithoutCharges;
 }
 
 bool Session::AnswersSnapshots(const wire::Hello& hello, std::uint32_t version) {
-  return hello.answers_snapshots && version >= SessionChannel::kSnapshotVersion;
+  return hello.answers_snapshots && version >= wire::Protocol::kSnapshotVersion;
 }
 
 bool Session::Greet() {
@@ -50,12 +50,12 @@ bool Session::Greet() {
   absl::Status status = hello.status();
   std::uint32_t version = 0;
   if (status.ok()) {
-    version = std::min(hello->protocol_version, SessionChannel::kProtocolVersion);
-    if (version < std::max(hello->oldest_version, SessionChannel::kOldestVersion)) {
+    version = std::min(hello->protocol_version, wire::Protocol::kProtocolVersion);
+    if (version < std::max(hello->oldest_version, wire::Protocol::kOldestVersion)) {
       status = absl::FailedPreconditionError(
           absl::StrCat("the client speaks versions ", hello->oldest_version, " to ", hello->protocol_version,
-                       " of the session protocol, this daemon ", SessionChannel::kOldestVersion, " to ",
-                       SessionChannel::kProtocolVersion, "; update the older one"));
+                       " of the session protocol, this daemon ", wire::Protocol::kOldestVersion, " to ",
+                       wire::Protocol::kProtocolVersion, "; update the older one"));
     }
   }
   if (status.ok()) status = hello->resume ? TakeUp(*hello, version) : MakeState(*hello, version);
@@ -77,7 +77,8 @@ absl::StatusOr<wire::Hello> Session::ReceiveHello() {
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(kHelloTimeout).count();
   ::poll(polled, 2, static_cast<int>(timeout));
   if (stop_.load()) return absl::UnavailableError("the daemon is stopping");
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(SessionChannel::kAtOnce));
+  wire::ReceivedFrame received;
+  LGPU_RETURN_IF_ERROR(channel_.Receive(received, wire::Channel::kAtOnce));
   auto* const hello = std::get_if<wire::Hello>(&received.frame.body);
   if (hello == nullptr || !received.fds.empty() || received.fds_cut || received.frame.acknowledges != 0) {
     return absl::InvalidArgumentError(

@@ -34,10 +34,10 @@ std::chrono::milliseconds TimeUntil(std::chrono::steady_clock::time_point then) 
 }  // namespace
 
 Broker::SessionSpec Session::SpecFor(const wire::Hello& hello, std::uint32_t version) const {
-  const bool gives_way = version >= SessionChannel::kGiveWayVersion;
+  const bool gives_way = version >= wire::Protocol::kGiveWayVersion;
   return {.pid = peer_.credentials.pid,
           .waker = waker_,
-          .trims = version >= SessionChannel::kTrimVersion,
+          .trims = version >= wire::Protocol::kTrimVersion,
           .waits_longer = gives_way,
           .runs_release = gives_way && hello.runs_release};
 }

@@ -14,7 +14,7 @@ void Session::SendSnapshots() {
     const wire::Frame frame{.body = *next};
     // Do not wait for a client that does not read: a frame without room in the socket fails the snapshot
     // alone.
-    const absl::Status sent = channel_.Send(frame, {}, SessionChannel::kAtOnce);
+    const absl::Status sent = channel_.Send(frame, {}, wire::Channel::kAtOnce);
     if (absl::IsUnavailable(sent)) {
       end_ = End::kLost;
       return;

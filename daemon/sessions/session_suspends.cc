@@ -17,7 +17,7 @@ constexpr std::size_t kMaxReasonBytes = 400;
 }  // namespace
 
 bool Session::Suspends(const wire::Hello& hello, std::uint32_t version) {
-  return version >= SessionChannel::kGiveWayVersion && hello.suspends;
+  return version >= wire::Protocol::kGiveWayVersion && hello.suspends;
 }
 
 void Session::SendSuspends() {

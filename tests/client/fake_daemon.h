@@ -138,18 +138,16 @@ class FakeDaemon {
 
   /// A connection that looks for the next daemon at `reconnect_path`.
   absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(const std::string& reconnect_path) {
-    return DaemonConnection::Open(ClientChannel(std::move(client_)),
-                                  {.directory = "/fake",
-                                   .answer_timeout = std::chrono::seconds(20),
-                                   .greeting_timeout = std::chrono::seconds(20),
-                                   .reconnect_path = reconnect_path});
+    return DaemonConnection::Open(std::move(client_), {.directory = "/fake",
+                                                       .answer_timeout = std::chrono::seconds(20),
+                                                       .greeting_timeout = std::chrono::seconds(20),
+                                                       .reconnect_path = reconnect_path});
   }
   absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(
       std::chrono::milliseconds answer_timeout = std::chrono::seconds(20)) {
-    return DaemonConnection::Open(ClientChannel(std::move(client_)),
-                                  {.directory = "/fake",
-                                   .answer_timeout = answer_timeout,
-                                   .greeting_timeout = std::chrono::seconds(20)});
+    return DaemonConnection::Open(std::move(client_), {.directory = "/fake",
+                                                       .answer_timeout = answer_timeout,
+                                                       .greeting_timeout = std::chrono::seconds(20)});
   }
 
  private:

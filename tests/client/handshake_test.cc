@@ -31,14 +31,14 @@ class HandshakeTest : public ::testing::Test {
   HandshakeTest() {
     int pair[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    client_ = FrameChannel(UniqueFd(pair[0]));
-    daemon_ = FrameChannel(UniqueFd(pair[1]));
+    client_ = wire::FrameChannel(UniqueFd(pair[0]));
+    daemon_ = wire::FrameChannel(UniqueFd(pair[1]));
   }
   ~HandshakeTest() override {
     if (thread_.joinable()) thread_.join();
   }
 
-  void Daemon(std::function<void(FrameChannel&)> script) {
+  void Daemon(std::function<void(wire::FrameChannel&)> script) {
     thread_ = std::thread([this, script = std::move(script)] {
       script(daemon_);
       daemon_ = {};
@@ -46,12 +46,12 @@ class HandshakeTest : public ::testing::Test {
   }
   /// A daemon that takes Hello and answers with `frame`, with or without two pages.
   void AnswerHello(wire::Frame frame, bool with_pages = true) {
-    Daemon([this, frame = std::move(frame), with_pages](FrameChannel& channel) {
+    Daemon([this, frame = std::move(frame), with_pages](wire::FrameChannel& channel) {
       ASSERT_TRUE(channel.Receive(heard_, Soon()).ok());
       SendWithPages(channel, frame, with_pages);
     });
   }
-  static void SendWithPages(FrameChannel& channel, const wire::Frame& frame, bool with_pages) {
+  static void SendWithPages(wire::FrameChannel& channel, const wire::Frame& frame, bool with_pages) {
     auto stats = SharedPages::CreateStatsPage(MapWithLibc);
     auto page = SharedPages::CreateClientPage(MapWithLibc);
     ASSERT_TRUE(stats.ok() && page.ok());
@@ -77,8 +77,8 @@ class HandshakeTest : public ::testing::Test {
     member_.token = kToken;
   }
 
-  FrameChannel client_, daemon_;
-  FrameChannel::Received heard_;
+  wire::FrameChannel client_, daemon_;
+  wire::ReceivedFrame heard_;
   Membership member_;
   Handshake handshake_{client_, nullptr};
   std::thread thread_;
@@ -102,8 +102,8 @@ TEST_F(HandshakeTest, AWelcomeMakesAMember) {
 }
 
 TEST_F(HandshakeTest, AResumedSessionKeepsItsNameAndItsPagesAddresses) {
-  FrameChannel::Received again, attest;
-  Daemon([&](FrameChannel& channel) {
+  wire::ReceivedFrame again, attest;
+  Daemon([&](wire::FrameChannel& channel) {
     wire::Welcome welcome = Welcome();
     ASSERT_TRUE(channel.Receive(heard_, Soon()).ok());
     SendWithPages(channel, {.body = welcome}, true);
@@ -170,7 +170,7 @@ TEST_F(HandshakeTest, AGoodbyeIsFinalByItsCode) {
 }
 
 TEST_F(HandshakeTest, AGoodbyeBeforeTheHelloIsRead) {
-  Daemon([](FrameChannel& channel) {
+  Daemon([](wire::FrameChannel& channel) {
     EXPECT_TRUE(channel.Send({.body = wire::Goodbye{.code = 14, .message = "full"}}).ok());
   });
   thread_.join();  // the socket is closed: Hello cannot be sent
@@ -180,7 +180,7 @@ TEST_F(HandshakeTest, AGoodbyeBeforeTheHelloIsRead) {
 }
 
 TEST_F(HandshakeTest, ADaemonThatHangsUpHasDecidedNothing) {
-  Daemon([](FrameChannel&) {});
+  Daemon([](wire::FrameChannel&) {});
   const Reply reply = Greet(kNew);
   EXPECT_EQ(reply.kind, Kind::kHungUp);
   EXPECT_TRUE(reply.MayBeAskedAgain());
@@ -208,7 +208,7 @@ TEST_F(HandshakeTest, AWatchEndsTheWait) {
 }
 
 TEST_F(HandshakeTest, ARefusedLeaseIsFinalByItsCode) {
-  Daemon([this](FrameChannel& channel) {
+  Daemon([this](wire::FrameChannel& channel) {
     wire::Lease lease;
     lease.name = "a";
     const auto answer = [&](int code, std::optional<wire::Lease> with) {

@@ -312,15 +312,14 @@ void HostileClient::AwaitGrows() {
 }
 
 void HostileClient::Receive() {
-  GeneratedFrame received;
-  const absl::Status status = channel_.ReceiveInto(received, std::chrono::steady_clock::now() + kPatience);
-  if (absl::IsUnavailable(status)) {
+  absl::StatusOr<GeneratedFrame> received = channel_.Receive(std::chrono::steady_clock::now() + kPatience);
+  if (absl::IsUnavailable(received.status())) {
     Over();
     return;
   }
-  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  LGPU_CHECK(status.ok());
-  Take(received);
+  if (!received.ok()) std::fprintf(stderr, "%s\n", std::string(received.status().message()).c_str());
+  LGPU_CHECK(received.ok());
+  Take(*received);
 }
 
 void HostileClient::Take(GeneratedFrame& received) {

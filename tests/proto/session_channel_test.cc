@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/wire/frame_channel.h"
 #include "tests/support/generated_channel.h"
 #include "tests/support/open_files_limit.h"
 #include "tests/support/test_seed.h"
@@ -120,18 +121,19 @@ TEST_F(SessionChannelTest, FramesArriveInOrderWithTheirDescriptors) {
   EXPECT_TRUE(second->fds.empty());
 }
 
-TEST_F(SessionChannelTest, ReceiveIntoReplacesTheContentOfItsArgument) {
+TEST_F(SessionChannelTest, AFrameChannelReplacesTheContentOfReceivesArgument) {
+  wire::FrameChannel right(UniqueFd(::dup(right_->fd())));
   const UniqueFd file = Memfd();
   ASSERT_TRUE(left_->Send(GrowFrame(1), std::array<int, 1>{file.get()}).ok());
   v1::Frame ack;
   ack.mutable_ack()->set_grant_id(9);
   ASSERT_TRUE(left_->Send(ack).ok());
-  GeneratedFrame received;
-  ASSERT_TRUE(right_->ReceiveInto(received).ok());
+  wire::ReceivedFrame received;
+  ASSERT_TRUE(right.Receive(received).ok());
   const int first_fd = received.fds.at(0).get();
-  ASSERT_TRUE(right_->ReceiveInto(received).ok());
-  EXPECT_EQ(received.frame.ack().grant_id(), 9u);
-  EXPECT_FALSE(received.frame.has_grow());
+  ASSERT_TRUE(right.Receive(received).ok());
+  ASSERT_NE(received.frame.Get<wire::Ack>(), nullptr);
+  EXPECT_EQ(received.frame.Get<wire::Ack>()->grant_id, 9u);
   EXPECT_TRUE(received.fds.empty());
   EXPECT_EQ(::fcntl(first_fd, F_GETFD), -1);
 }
@@ -187,11 +189,12 @@ TEST_F(SessionChannelTest, OversizedPacketIsAnErrorAndItsDescriptorsAreClosed) {
 
 TEST_F(SessionChannelTest, GarbageIsAnErrorAndItsDescriptorsAreClosed) {
   SendRawWithPipe("\xff\xff\xff\xff");
-  GeneratedFrame received;
-  const absl::Status status = right_->ReceiveInto(received);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no frame"));
-  EXPECT_EQ(received.frame.body_case(), v1::Frame::BODY_NOT_SET);
+  wire::FrameChannel right(UniqueFd(::dup(right_->fd())));
+  wire::ReceivedFrame received{{}, {.body = wire::Ack{.grant_id = 9}}};
+  const PlainStatus status = right.Receive(received);
+  EXPECT_EQ(status.code, PlainCode::kInvalidArgument);
+  EXPECT_THAT(status.message, HasSubstr("no frame"));
+  EXPECT_EQ(received.frame.Get<wire::Ack>(), nullptr);
   EXPECT_TRUE(received.fds.empty());
   EXPECT_TRUE(PipeIsClosed());
 }
@@ -219,6 +222,8 @@ TEST_F(SessionChannelTest, TruncatedFramesAreFramesOrErrors) {
 }
 
 TEST_F(SessionChannelTest, RandomPacketsAreFramesOrErrors) {
+  wire::FrameChannel right(UniqueFd(::dup(right_->fd())));
+  wire::ReceivedFrame received;
   const std::uint32_t seed = TestSeed();
   std::mt19937_64 random(seed);
   const std::string valid = GrowFrame(1234).SerializeAsString();
@@ -229,8 +234,8 @@ TEST_F(SessionChannelTest, RandomPacketsAreFramesOrErrors) {
       packet[random() % packet.size()] = static_cast<char>(random());
     }
     SendRaw(packet);
-    const absl::Status status = right_->Receive().status();
-    ASSERT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    const PlainStatus status = right.Receive(received);
+    ASSERT_TRUE(status.ok() || status.code == PlainCode::kInvalidArgument) << status.message;
   }
 }
 
@@ -335,12 +340,11 @@ TEST_F(SessionChannelTest, OneThreadSendsWhileAnotherReceives) {
     }
   };
   const auto receive = [](GeneratedChannel& channel) {
-    GeneratedFrame received;
     for (std::uint64_t id = 1; id <= kFrames; ++id) {
-      const absl::Status status = channel.ReceiveInto(received, id % 2 == 0 ? Late() : std::nullopt);
-      ASSERT_TRUE(status.ok()) << status;
-      ASSERT_EQ(received.frame.grow().request_id(), id);
-      ASSERT_EQ(received.fds.size(), id % 3 == 0 ? 1u : 0u);
+      const absl::StatusOr<GeneratedFrame> received = channel.Receive(id % 2 == 0 ? Late() : std::nullopt);
+      ASSERT_TRUE(received.ok()) << received.status();
+      ASSERT_EQ(received->frame.grow().request_id(), id);
+      ASSERT_EQ(received->fds.size(), id % 3 == 0 ? 1u : 0u);
     }
   };
   std::vector<std::thread> threads;
