@@ -305,7 +305,7 @@ void LeaseSession::Take(const PlainStatus& status, const wire::Frame& frame) {
     if (!Send(trimmed, Clock::now() + kSendPatience)) Lose();
   } else if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
     Lose();
-    if (!link::MayBeAskedAgain(static_cast<PlainCode>(goodbye->code))) state_ = State::kOver;
+    if (!link::Passes(*goodbye)) state_ = State::kOver;
   }
 }
 

@@ -48,6 +48,7 @@ class LeaseSession {
   };
   explicit LeaseSession(Options options) : options_(std::move(options)) {
     if (options_.lease.empty()) state_ = State::kOver;
+    member_.makes_no_use = options_.makes_no_use;
   }
 
   static constexpr int kNoCard = -1;

@@ -88,8 +88,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   socket_.store(channel_.fd());
   // A new page knows of no use: the program counts as used now.
   ClientPage& page = *member_.page;
-  if (sees_tick) page.last_use.store(tick_page_.tick()->load());
-  if (options_.makes_no_use) page.last_use.store(ClientPage::kNoUse);
+  if (sees_tick && !options_.makes_no_use) page.last_use.store(tick_page_.tick()->load());
   if (!resumes) {
     const std::lock_guard lock(charges_locks_);
     page.imports.store(imports_.load());

@@ -38,10 +38,13 @@ struct Membership {
   std::atomic<std::uint32_t> version{0};  // of the protocol, as the last daemon speaks it
   SharedPage<const StatsPage> stats;
   SharedPage<ClientPage> page;
+  bool makes_no_use = false;  // the process uses no GPU by itself: each new page says so
 };
 
 /// Whether a daemon that refused with this canonical code may answer the same question otherwise later.
 bool MayBeAskedAgain(PlainCode code);
+/// Whether the next daemon may take up an open session that this frame ends.
+bool Passes(const wire::Goodbye& goodbye);
 
 /// A Reply says how a question of a handshake ended.
 struct Reply {

@@ -38,7 +38,9 @@ class InterruptWatch final : public link::Watch {
 }  // namespace
 
 DaemonConnection::DaemonConnection(UniqueFd socket, Options options)
-    : options_(std::move(options)), channel_(std::move(socket)) {}
+    : options_(std::move(options)), channel_(std::move(socket)) {
+  member_.makes_no_use = options_.makes_no_use;
+}
 
 absl::StatusOr<std::unique_ptr<DaemonConnection>> DaemonConnection::Open(UniqueFd socket, Options options) {
   std::unique_ptr<DaemonConnection> connection(new DaemonConnection(std::move(socket), std::move(options)));
@@ -137,9 +139,7 @@ absl::Status DaemonConnection::Join() {
     case Kind::kGarbled:
       return Unavailable("did not greet back (" + reply.status.message + ")");
   }
-  LGPU_RETURN_IF_ERROR(handshake.TakePages(MapWithBoost, kResumes, member_));
-  NoteMakesNoUse();
-  return absl::OkStatus();
+  return handshake.TakePages(MapWithBoost, kResumes, member_);
 }
 
 absl::Status DaemonConnection::Unavailable(const std::string& what) const {
@@ -367,10 +367,6 @@ absl::Status DaemonConnection::AnswerSuspend(const SuspendOfDaemon& suspend, con
                                                   .message = AsUtf8(std::string(status.message())),
                                                   .left = std::move(left)}};
   return Send(frame, suspend.generation, Clock::now() + options_.answer_timeout);
-}
-
-void DaemonConnection::NoteMakesNoUse() {
-  if (options_.makes_no_use) member_.page->last_use.store(ClientPage::kNoUse, std::memory_order_relaxed);
 }
 
 absl::Status DaemonConnection::Close() {

@@ -265,7 +265,6 @@ class DaemonConnection {
   absl::Status Unavailable(const std::string& what) const;
   absl::Status Broken(const std::string& what) const;
   absl::Status Ended(const std::string& what) const;
-  void NoteMakesNoUse();
   void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoAnswer() const;
   absl::Status AttachError(const std::string& lease, const absl::Status& status) const

@@ -344,8 +344,7 @@ std::optional<wire::ReceivedFrame> DaemonConnection::Deliver(wire::ReceivedFrame
   if (answered != 0 && answered == request) return received;
   if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
     const std::string what = "ended the session: " + goodbye->message;
-    const bool passes = goodbye->code == static_cast<int>(absl::StatusCode::kUnavailable);
-    passes ? Lose(Broken(what)) : Fail(Ended(what));
+    link::Passes(*goodbye) ? Lose(Broken(what)) : Fail(Ended(what));
   } else if (const auto* const trim = frame.Get<wire::Trim>()) {
     trims_.push_back(
         {.id = TrimId{trim->trim_id}, .device = LogicalId{trim->device_id}, .bytes = Bytes(trim->bytes)});

@@ -187,9 +187,7 @@ absl::Status DaemonConnection::Greet(link::Handshake& handshake, TimePoint deadl
         " was started again and takes no session up again; open a new Context");
   }
   LGPU_RETURN_IF_ERROR(StatusOf(reply));
-  LGPU_RETURN_IF_ERROR(handshake.TakePages(MapWithBoost, kResumes, member_));
-  NoteMakesNoUse();
-  return absl::OkStatus();
+  return handshake.TakePages(MapWithBoost, kResumes, member_);
 }
 
 absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::ChunksToAttest(

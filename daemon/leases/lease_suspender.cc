@@ -249,7 +249,7 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendFor(Purpose purp
   const Bytes bytes = SumOf(broker_.suspensions().Charges(lease.key));
   const absl::StatusOr<LeaseTable::Movers> moved = MoveOutInRoom(lease, bytes, purpose);
   if (!moved.ok()) {
-    leases_.EndSuspension(lease.key);
+    broker_.suspensions().End(lease.key);
     Tell(lease, absl::StrCat("could not be suspended: ", WithoutAdvice(moved.status())));
     MutexLock lock(mutex_);
     ++counters_.failures;
@@ -322,7 +322,7 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendOwn(const Caller
                                                                     const std::string& name, Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginOwnSuspension(caller, name));
   if (absl::Status alone = CheckAlone(lease, caller.session->id()); !alone.ok()) {
-    leases_.EndSuspension(lease.key);
+    broker_.suspensions().End(lease.key);
     return alone;
   }
   v1::SuspendLeaseResponse response;
@@ -407,7 +407,7 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
     ++counters_.failures;
     return FailedFor(lease, back, answers.left);
   }
-  leases_.EndSuspension(lease.key);
+  broker_.suspensions().End(lease.key);
   if (!gone.ok()) {
     Tell(lease, absl::StrCat("has its memory again: ", WithoutAdvice(gone)));
     return gone;

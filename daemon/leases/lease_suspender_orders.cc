@@ -49,7 +49,7 @@ void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Stat
   }
   if (!over) return;
   if (status.ok()) {
-    if (is_last) leases_.EndSuspension(*over);
+    if (is_last) broker_.suspensions().End(*over);
     return;
   }
   leases_.FailSuspension(*over, std::string(status.message()), left);
@@ -81,7 +81,7 @@ void LeaseSuspender::EndEmpty() {
       if (!resuming_.insert(key).second) continue;
     }
     if (leases_.TakeBack(key, {}).ok()) {
-      leases_.EndSuspension(key);
+      broker_.suspensions().End(key);
       leases_.TellOf(key, [](const LeaseEvents& events, const Lease& lease) {
         events.Suspended(lease, "is not suspended any more: its suspended programs have ended");
       });
@@ -104,7 +104,7 @@ void LeaseSuspender::EndWhenAnswered(LeaseKey lease) {
       return;
     }
   }
-  leases_.EndSuspension(lease);  // the answer has come just now
+  broker_.suspensions().End(lease);  // the answer has come just now
 }
 
 void LeaseSuspender::RunnerGone(SessionId runner) {
@@ -125,7 +125,7 @@ void LeaseSuspender::RunnerGone(SessionId runner) {
     for (const LeaseKey lease : over) late_.erase(lease);
     answered_.NotifyAll();
   }
-  for (const LeaseKey lease : over) leases_.EndSuspension(lease);
+  for (const LeaseKey lease : over) broker_.suspensions().End(lease);
 }
 
 }  // namespace lgpu::daemon

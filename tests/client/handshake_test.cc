@@ -115,10 +115,13 @@ TEST_F(HandshakeTest, AResumedSessionKeepsItsNameAndItsPagesAddresses) {
   });
   ASSERT_TRUE(Greet(kNew).ok());
   ASSERT_TRUE(handshake_.TakePages(MapWithLibc, kNew, member_).ok());
+  EXPECT_EQ(member_.page->last_use, 0u);
   const StatsPage* const at = member_.stats.get();
+  member_.makes_no_use = true;
   ASSERT_TRUE(Greet(kResumes).ok());
   ASSERT_TRUE(handshake_.TakePages(MapWithLibc, kResumes, member_).ok());
   EXPECT_EQ(member_.stats.get(), at);
+  EXPECT_EQ(member_.page->last_use, ClientPage::kNoUse);
   EXPECT_TRUE(handshake_.Attest({.device_id = 1, .chunks = {{.id = 3}}}, {}, Soon()).ok());
   thread_.join();
   const auto* const hello = again.frame.Get<wire::Hello>();
@@ -167,6 +170,12 @@ TEST_F(HandshakeTest, AGoodbyeIsFinalByItsCode) {
   EXPECT_EQ(reply.kind, Kind::kGoodbye);
   EXPECT_EQ(reply.status.message, "not yours");
   EXPECT_FALSE(reply.MayBeAskedAgain());
+}
+
+TEST(GoodbyeTest, OnlyUnavailableLetsTheNextDaemonTakeTheSessionUp) {
+  EXPECT_TRUE(Passes({.code = 14, .message = "stopping"}));
+  EXPECT_FALSE(Passes({.code = 9, .message = "lease a is removed"}));
+  EXPECT_FALSE(Passes({.code = 8, .message = "too much"}));
 }
 
 TEST_F(HandshakeTest, AGoodbyeBeforeTheHelloIsRead) {
