@@ -17,7 +17,7 @@
 #include "bench/grant_echo.h"
 #include "bench/peer_process.h"
 #include "lgpu/bytes.h"
-#include "proto/session_channel.h"
+#include "proto/wire/frame_channel.h"
 
 namespace lgpu::bench {
 namespace {
@@ -54,7 +54,7 @@ void BM_BarePingPongWithOneFd(benchmark::State& state) {
 BENCHMARK(BM_BarePingPongWithOneFd)->ArgName("cores")->Arg(0)->Arg(1)->Arg(2)->Apply(Settings);
 
 void ServeGrants(UniqueFd socket) {
-  SessionChannel channel(std::move(socket));
+  wire::FrameChannel channel(std::move(socket));
   EchoGrants(channel, kChunk);
 }
 
@@ -62,24 +62,21 @@ void ServeGrants(UniqueFd socket) {
 void BM_GrowAndGrantWithOneFd(benchmark::State& state) {
   const std::unique_ptr<PeerProcess> peer = StartPeer(state, "grants");
   if (peer == nullptr) return;
-  SessionChannel channel(peer->TakeSession());
-  v1::Frame request;
-  v1::Frame ack;
-  ReceivedFrame received;
+  wire::FrameChannel channel(peer->TakeSession());
+  wire::ReceivedFrame received;
   std::uint64_t next_id = 0;
   const auto grow = [&] {
-    v1::GrowRequest& body = *request.mutable_grow();
-    body.set_request_id(++next_id);
-    body.set_device_id(7);
-    body.set_at_least_bytes(kChunk.count());
-    body.set_wanted_bytes(kChunk.count());
-    if (!channel.Send(request).ok() || !channel.ReceiveInto(received).ok() || received.fds.size() != 1) {
+    const wire::Frame request{.body = wire::GrowRequest{.request_id = ++next_id,
+                                                        .device_id = 7,
+                                                        .at_least_bytes = kChunk.count(),
+                                                        .wanted_bytes = kChunk.count()}};
+    if (!channel.Send(request).ok() || !channel.Receive(received).ok() || received.fds.size() != 1) {
       return false;
     }
     received.fds.clear();
     if (state.range(1) == 0) return true;
-    ack.mutable_ack()->set_grant_id(received.frame.grant().grant_id());
-    return channel.Send(ack).ok();
+    const auto* const grant = received.frame.Get<wire::Grant>();
+    return grant != nullptr && channel.Send({.body = wire::Ack{.grant_id = grant->grant_id}}).ok();
   };
   bool ok = grow();
   for (auto _ : state) ok = ok && grow();

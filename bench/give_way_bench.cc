@@ -77,9 +77,9 @@ struct Program {
 
 absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(const std::string& directory,
                                                           DaemonConnection::Options options) {
-  LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(SessionSocketPath(directory)));
+  options.reconnect_path = SessionSocketPath(directory);
   options.makes_no_use = true;
-  return DaemonConnection::Open(std::move(channel), std::move(options));
+  return DaemonConnection::Connect(std::move(options));
 }
 
 absl::StatusOr<Program> StartProgram(const std::string& directory, int gpu) {

@@ -34,7 +34,7 @@
 #include "client/session/daemon_connection.h"
 #include "lgpu/status.h"
 #include "proto/mapped_region.h"
-#include "proto/session_channel.h"
+#include "proto/wire/frame_channel.h"
 #include "proto/wire/pages.h"
 #include "tests/support/daemon_process.h"
 
@@ -101,9 +101,9 @@ struct Session {
 
 absl::StatusOr<Session> OpenSession(std::unique_ptr<PeerProcess> peer, bool with_lease) {
   Session session{.peer = std::move(peer), .connection = nullptr};
-  LGPU_ASSIGN_OR_RETURN(session.connection,
-                        DaemonConnection::Open(ClientChannel(session.peer->TakeSession()),
-                                               {.directory = "(a peer of the benchmark)"}));
+  LGPU_ASSIGN_OR_RETURN(
+      session.connection,
+      DaemonConnection::Open(session.peer->TakeSession(), {.directory = "(a peer of the benchmark)"}));
   const int control = session.peer->control();
   if (with_lease && (::write(control, "L", 1) != 1 ||
                      ::read(control, &session.device, sizeof(session.device)) != sizeof(session.device))) {
@@ -114,15 +114,15 @@ absl::StatusOr<Session> OpenSession(std::unique_ptr<PeerProcess> peer, bool with
 
 /// Greets, and answers every Grow with one chunk, as a daemon would, but without its other work.
 void GrantEcho(UniqueFd socket) {
-  SessionChannel channel(std::move(socket));
-  ReceivedFrame received;
-  if (!channel.ReceiveInto(received).ok()) return;
+  wire::FrameChannel channel(std::move(socket));
+  wire::ReceivedFrame received;
+  if (!channel.Receive(received).ok()) return;
   absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage(MapWithBoost);
   auto page = SharedPages::CreateClientPage(MapWithBoost);
   if (!stats.ok() || !page.ok()) return;
-  v1::Frame welcome;
-  welcome.mutable_welcome()->set_protocol_version(SessionChannel::kProtocolVersion);
-  welcome.mutable_welcome()->set_session_token("0123456789abcdef0123456789abcdef");
+  const wire::Frame welcome{.body = wire::Welcome{.protocol_version = wire::Protocol::kProtocolVersion,
+                                                  .session_token = {"0123456789abcdef0123456789abcdef"},
+                                                  .daemon = "the benchmark"}};
   if (!channel.Send(welcome, std::array<int, 2>{stats->fd(), page->fd()}).ok()) return;
   EchoGrants(channel, kChunk);
 }

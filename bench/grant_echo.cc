@@ -9,21 +9,18 @@
 
 namespace lgpu::bench {
 
-void EchoGrants(SessionChannel& channel, Bytes bytes) {
+void EchoGrants(wire::FrameChannel& channel, Bytes bytes) {
   const UniqueFd memory(::memfd_create("lgpu-bench", MFD_CLOEXEC));
-  ReceivedFrame received;
-  v1::Frame answer;
+  wire::ReceivedFrame received;
   std::uint64_t next_id = 0;
-  while (channel.ReceiveInto(received).ok()) {
-    if (!received.frame.has_grow()) continue;
-    v1::Grant& grant = *answer.mutable_grant();
-    grant.set_request_id(received.frame.grow().request_id());
-    grant.set_device_id(received.frame.grow().device_id());
-    grant.set_grant_id(++next_id);
-    grant.clear_chunks();
-    v1::Chunk& chunk = *grant.add_chunks();
-    chunk.set_id(next_id);
-    chunk.set_bytes(bytes.count());
+  while (channel.Receive(received).ok()) {
+    const auto* const grow = received.frame.Get<wire::GrowRequest>();
+    if (grow == nullptr) continue;
+    ++next_id;
+    const wire::Frame answer{.body = wire::Grant{.request_id = grow->request_id,
+                                                 .grant_id = next_id,
+                                                 .device_id = grow->device_id,
+                                                 .chunks = {{.id = next_id, .bytes = bytes.count()}}}};
     if (!channel.Send(answer, std::array<int, 1>{memory.get()}).ok()) return;
   }
 }

@@ -97,9 +97,8 @@ class Sessions {
       }
       UniqueFd ours(ends[0]);
       LGPU_RETURN_IF_ERROR(sessions->host_->Serve(UniqueFd(ends[1])));
-      LGPU_ASSIGN_OR_RETURN(
-          std::unique_ptr<DaemonConnection> connection,
-          DaemonConnection::Open(ClientChannel(std::move(ours)), {.directory = "(this benchmark)"}));
+      LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> connection,
+                            DaemonConnection::Open(std::move(ours), {.directory = "(this benchmark)"}));
       LGPU_ASSIGN_OR_RETURN(const std::uint64_t device,
                             sessions->host_->MakeLease(connection->token(), 64_MiB));
       sessions->each_.push_back({std::move(connection), device});

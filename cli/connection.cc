@@ -36,17 +36,15 @@ absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string&
                                                               std::chrono::milliseconds timeout,
                                                               std::function<void()> on_change,
                                                               SessionWork work) {
-  const std::string path = SessionSocketPath(runtime_dir);
-  LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
-  return DaemonConnection::Open(std::move(channel), {.directory = runtime_dir,
-                                                     .answer_timeout = timeout,
-                                                     .greeting_timeout = timeout,
-                                                     .reconnect_path = path,
-                                                     .command = command,
-                                                     .runs_release = work.runs_release,
-                                                     .suspends = work.suspends,
-                                                     .makes_no_use = true,
-                                                     .on_change = std::move(on_change)});
+  return DaemonConnection::Connect({.directory = runtime_dir,
+                                    .answer_timeout = timeout,
+                                    .greeting_timeout = timeout,
+                                    .reconnect_path = SessionSocketPath(runtime_dir),
+                                    .command = command,
+                                    .runs_release = work.runs_release,
+                                    .suspends = work.suspends,
+                                    .makes_no_use = true,
+                                    .on_change = std::move(on_change)});
 }
 
 }  // namespace lgpu::cli

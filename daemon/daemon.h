@@ -8,7 +8,7 @@
 #include "base/unique_fd.h"
 #include "daemon/server/config.h"
 #include "daemon/server/device_registry.h"
-#include "proto/session_channel.h"
+#include "proto/wire/channel.h"
 
 namespace lgpu::daemon {
 

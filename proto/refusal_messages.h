@@ -3,18 +3,17 @@
 
 #include "lgpu/refusal.h"
 #include "lgpu/v1/refusal.pb.h"
+#include "proto/generated_messages.h"
 #include "proto/refusal_codec.h"
 
 namespace lgpu {
 
 /// A refusal as a generated message, for daemon and command.
 inline v1::Refusal RefusalToProto(const Refusal& refusal) {
-  v1::Refusal message;
-  message.ParseFromString(wire::Encode(RefusalToWire(refusal)));
-  return message;
+  return ToGenerated<v1::Refusal>(RefusalToWire(refusal));
 }
 inline Refusal RefusalFromProto(const v1::Refusal& message) {
-  return RefusalFromWire(wire::Decode<wire::Refusal>(message.SerializeAsString()).value_or(wire::Refusal{}));
+  return RefusalFromWire(ToStruct<wire::Refusal>(message));
 }
 
 }  // namespace lgpu

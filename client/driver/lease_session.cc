@@ -263,7 +263,7 @@ void LeaseSession::Await(Lock& lock, std::uint64_t request, Clock::time_point de
   (void)requests_.Await(
       waiting, channel_, request, deadline,
       [this](const Request& one) { return one.is_done || !IsOfNow(one); },
-      [this](const PlainStatus& status, const link::FrameChannel::Received& received) {
+      [this](const PlainStatus& status, const wire::ReceivedFrame& received) {
         Take(status, received.frame);
       });
 }
@@ -305,7 +305,7 @@ void LeaseSession::Take(const PlainStatus& status, const wire::Frame& frame) {
     if (!Send(trimmed, Clock::now() + kSendPatience)) Lose();
   } else if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
     Lose();
-    if (!link::MayBeAskedAgain(static_cast<PlainCode>(goodbye->code))) state_ = State::kOver;
+    if (!link::Passes(*goodbye)) state_ = State::kOver;
   }
 }
 
@@ -336,7 +336,7 @@ void LeaseSession::SendExcess(int card, ChargeKind kind, const Excess& excess) {
                                                  .kind = kind}};
   has_uncharged_.store(true);
   if (!HasItsSocket()) return Lose();
-  const PlainStatus sent = channel_.Send(frame, {}, link::FrameChannel::kAtOnce);
+  const PlainStatus sent = channel_.Send(frame, {}, wire::Channel::kAtOnce);
   if (sent.code == PlainCode::kDeadlineExceeded) {
     // lgpud does not read now. It takes the bytes from the page when it needs them, without this process.
     Words(card).free.fetch_add(excess.bytes);
@@ -374,8 +374,8 @@ bool LeaseSession::FollowDaemon() {
   for (bool is_there = true; is_there && state_ == State::kJoined && !requests_.is_reading();) {
     is_there = false;
     if (!waiting.CanRead()) break;
-    requests_.ReadOne(waiting, channel_, link::FrameChannel::kAtOnce,
-                      [&](const PlainStatus& status, const link::FrameChannel::Received& received) {
+    requests_.ReadOne(waiting, channel_, wire::Channel::kAtOnce,
+                      [&](const PlainStatus& status, const wire::ReceivedFrame& received) {
                         is_there = status.ok();
                         Take(status, received.frame);
                       });

@@ -16,9 +16,9 @@
 #include "client/driver/light_locks.h"
 #include "client/driver/steady_condition.h"
 #include "client/driver/tick_page.h"
-#include "client/link/frame_channel.h"
 #include "client/link/handshake.h"
 #include "client/link/requests.h"
+#include "proto/wire/frame_channel.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/session_messages.h"
 
@@ -48,6 +48,7 @@ class LeaseSession {
   };
   explicit LeaseSession(Options options) : options_(std::move(options)) {
     if (options_.lease.empty()) state_ = State::kOver;
+    member_.makes_no_use = options_.makes_no_use;
   }
 
   static constexpr int kNoCard = -1;
@@ -224,7 +225,7 @@ class LeaseSession {
   std::mutex mutex_;  // guards the rest
   SteadyCondition changed_;
   State state_ = State::kFresh;
-  link::FrameChannel channel_;
+  wire::FrameChannel channel_;
   Clock::time_point next_look_{};  // for a new daemon, by FiguresOf
   link::Requests<Request> requests_;
   std::array<WaitRow, kMaxCards> wait_rows_;

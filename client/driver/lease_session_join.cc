@@ -56,7 +56,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   if (patience.count() <= 0) return Joining::kAgain;
   PlainResult<UniqueFd> socket = ConnectUnix(options_.directory + "/session.sock", SOCK_SEQPACKET, patience);
   if (!socket.ok()) return Joining::kAgain;
-  link::FrameChannel channel(*std::move(socket));
+  wire::FrameChannel channel(*std::move(socket));
   link::Handshake handshake(channel, nullptr);
   const bool resumes = is_attached_.load();
   const link::Reply greeted = handshake.Greet(link::HelloOf(options_.client, wire::Protocol::kChargeVersion),
@@ -88,8 +88,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   socket_.store(channel_.fd());
   // A new page knows of no use: the program counts as used now.
   ClientPage& page = *member_.page;
-  if (sees_tick) page.last_use.store(tick_page_.tick()->load());
-  if (options_.makes_no_use) page.last_use.store(ClientPage::kNoUse);
+  if (sees_tick && !options_.makes_no_use) page.last_use.store(tick_page_.tick()->load());
   if (!resumes) {
     const std::lock_guard lock(charges_locks_);
     page.imports.store(imports_.load());

@@ -41,6 +41,10 @@ bool MayBeAskedAgain(PlainCode code) {
   }
 }
 
+bool Passes(const wire::Goodbye& goodbye) {
+  return goodbye.code == static_cast<std::int32_t>(PlainCode::kUnavailable);
+}
+
 bool Reply::MayBeAskedAgain() const {
   switch (kind) {
     case Kind::kGoodbye:
@@ -117,17 +121,19 @@ PlainStatus Handshake::TakePages(MapMemory map, bool resumes, Membership& member
   UniqueFd& page_fd = received_.fds[1];
   if (resumes) {
     LGPU_PLAIN_RETURN_IF_ERROR(SharedPages::ReplaceStatsPage(map, member.stats, std::move(stats_fd)));
-    return SharedPages::ReplaceClientPage(map, member.page, std::move(page_fd));
+    LGPU_PLAIN_RETURN_IF_ERROR(SharedPages::ReplaceClientPage(map, member.page, std::move(page_fd)));
+  } else {
+    LGPU_PLAIN_ASSIGN_OR_RETURN(stats, SharedPage<const StatsPage> stats_page,
+                                SharedPages::OpenStatsPage(map, std::move(stats_fd)));
+    LGPU_PLAIN_ASSIGN_OR_RETURN(page, SharedPage<ClientPage> client_page,
+                                SharedPages::OpenClientPage(map, std::move(page_fd)));
+    member.stats = std::move(stats_page);
+    member.page = std::move(client_page);
+    // The pages stay mapped; the descriptors would be in the way of a program that closes all that it finds.
+    member.stats.CloseFd();
+    member.page.CloseFd();
   }
-  LGPU_PLAIN_ASSIGN_OR_RETURN(stats, SharedPage<const StatsPage> stats_page,
-                              SharedPages::OpenStatsPage(map, std::move(stats_fd)));
-  LGPU_PLAIN_ASSIGN_OR_RETURN(page, SharedPage<ClientPage> client_page,
-                              SharedPages::OpenClientPage(map, std::move(page_fd)));
-  member.stats = std::move(stats_page);
-  member.page = std::move(client_page);
-  // The pages stay mapped; the descriptors would be in the way of a program that closes all that it finds.
-  member.stats.CloseFd();
-  member.page.CloseFd();
+  if (member.makes_no_use) member.page->last_use.store(ClientPage::kNoUse, std::memory_order_relaxed);
   return {};
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/plain_status.h"
-#include "client/link/frame_channel.h"
+#include "proto/wire/frame_channel.h"
 #include "proto/wire/mapping.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/session_messages.h"
@@ -38,10 +38,13 @@ struct Membership {
   std::atomic<std::uint32_t> version{0};  // of the protocol, as the last daemon speaks it
   SharedPage<const StatsPage> stats;
   SharedPage<ClientPage> page;
+  bool makes_no_use = false;  // the process uses no GPU by itself: each new page says so
 };
 
 /// Whether a daemon that refused with this canonical code may answer the same question otherwise later.
 bool MayBeAskedAgain(PlainCode code);
+/// Whether the next daemon may take up an open session that this frame ends.
+bool Passes(const wire::Goodbye& goodbye);
 
 /// A Reply says how a question of a handshake ended.
 struct Reply {
@@ -83,7 +86,7 @@ Reply LeaseOf(wire::Frame& answer, wire::Lease& lease);
 /// One thread, and no other one on the channel. `watch` may be null.
 class Handshake {
  public:
-  Handshake(FrameChannel& channel, Watch* watch) : channel_(channel), watch_(watch) {}
+  Handshake(wire::FrameChannel& channel, Watch* watch) : channel_(channel), watch_(watch) {}
 
   /// Says `hello`; `resumes`: for the session of `member`. Without it `member` becomes the new session's.
   Reply Greet(wire::Hello hello, bool resumes, Membership& member, TimePoint deadline);
@@ -99,9 +102,9 @@ class Handshake {
  private:
   Reply Ask(const wire::Frame& frame, std::span<const int> fds, TimePoint deadline);
 
-  FrameChannel& channel_;
+  wire::FrameChannel& channel_;
   Watch* const watch_;
-  FrameChannel::Received received_;  // the last answer
+  wire::ReceivedFrame received_;  // the last answer
 };
 
 }  // namespace lgpu::link

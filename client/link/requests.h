@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/plain_status.h"
-#include "client/link/frame_channel.h"
+#include "proto/wire/frame_channel.h"
 #include "proto/wire/session_messages.h"
 
 namespace lgpu::link {
@@ -79,10 +79,10 @@ class Requests {
   bool is_reading() const { return is_reading_; }
   /// Receives one frame and gives it to `take(status, received)`. No other thread is reading.
   template <typename Sync, typename Take>
-  void ReadOne(Sync& sync, FrameChannel& channel, TimePoint deadline, Take&& take) {
+  void ReadOne(Sync& sync, wire::FrameChannel& channel, TimePoint deadline, Take&& take) {
     is_reading_ = true;
     sync.unlock();
-    FrameChannel::Received received;
+    wire::ReceivedFrame received;
     const PlainStatus status = channel.Receive(received, deadline);
     sync.lock();
     is_reading_ = false;
@@ -92,8 +92,8 @@ class Requests {
   /// Waits for the answer to the request `id`, which has a row, and reads while no other thread does. Reads
   /// once, even where the deadline has passed.
   template <typename Sync, typename IsOver, typename Take>
-  Waited Await(Sync& sync, FrameChannel& channel, std::uint64_t id, TimePoint deadline, IsOver&& is_over,
-               Take&& take) {
+  Waited Await(Sync& sync, wire::FrameChannel& channel, std::uint64_t id, TimePoint deadline,
+               IsOver&& is_over, Take&& take) {
     for (bool first = true;; first = false) {
       const Row& row = *Find(id);
       if (is_over(row)) return Waited::kOver;

@@ -122,13 +122,11 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
                                                        Contents contents) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
   ControlClient::Starting starting = ControlClient::Start(std::move(daemon.control), daemon.directory);
-  LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(SessionSocketPath(daemon.directory)));
-  LGPU_ASSIGN_OR_RETURN(
-      std::unique_ptr<DaemonConnection> connection,
-      DaemonConnection::Open(std::move(channel), {.directory = daemon.directory,
-                                                  .reconnect_path = SessionSocketPath(daemon.directory),
-                                                  .answers_snapshots = true,
-                                                  .suspends_itself = contents == Contents::kTensors}));
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> connection,
+                        DaemonConnection::Connect({.directory = daemon.directory,
+                                                   .reconnect_path = SessionSocketPath(daemon.directory),
+                                                   .answers_snapshots = true,
+                                                   .suspends_itself = contents == Contents::kTensors}));
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ControlClient> control, starting.Wait());
   control->UseToken(connection->token());
   absl::StatusOr<wire::Lease> granted;

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "lgpu/status.h"
 #include "proto/mapped_region.h"
 #include "proto/refusal_codec.h"
+#include "proto/wire/connect.h"
 
 namespace lgpu {
 namespace {
@@ -35,17 +37,24 @@ class InterruptWatch final : public link::Watch {
 
 }  // namespace
 
-DaemonConnection::DaemonConnection(ClientChannel channel, Options options)
-    : options_(std::move(options)), channel_(std::move(channel)) {}
+DaemonConnection::DaemonConnection(UniqueFd socket, Options options)
+    : options_(std::move(options)), channel_(std::move(socket)) {
+  member_.makes_no_use = options_.makes_no_use;
+}
 
-absl::StatusOr<std::unique_ptr<DaemonConnection>> DaemonConnection::Open(ClientChannel channel,
-                                                                         Options options) {
-  std::unique_ptr<DaemonConnection> connection(new DaemonConnection(std::move(channel), std::move(options)));
+absl::StatusOr<std::unique_ptr<DaemonConnection>> DaemonConnection::Open(UniqueFd socket, Options options) {
+  std::unique_ptr<DaemonConnection> connection(new DaemonConnection(std::move(socket), std::move(options)));
   LGPU_RETURN_IF_ERROR(connection->StartSessionThread());
   LGPU_RETURN_IF_ERROR(connection->Join());
   MutexLock lock(connection->mutex_);
   connection->Arm(true);
   return connection;
+}
+
+absl::StatusOr<std::unique_ptr<DaemonConnection>> DaemonConnection::Connect(Options options) {
+  PlainResult<UniqueFd> socket = ConnectUnix(options.reconnect_path, SOCK_SEQPACKET);
+  if (!socket.ok()) return absl::Status(socket.status());
+  return Open(*std::move(socket), std::move(options));
 }
 
 DaemonConnection::~DaemonConnection() {
@@ -89,7 +98,8 @@ absl::Status DaemonConnection::StartSessionThread() {
 }
 
 wire::Hello DaemonConnection::Greeting() const {
-  wire::Hello hello = link::HelloOf("liblgpu " LGPU_VERSION, ClientChannel::kOldestVersion, options_.command);
+  wire::Hello hello =
+      link::HelloOf("liblgpu " LGPU_VERSION, wire::Protocol::kOldestVersion, options_.command);
   hello.answers_snapshots = options_.answers_snapshots;
   hello.runs_release = options_.runs_release;
   hello.suspends = options_.suspends;
@@ -120,9 +130,9 @@ absl::Status DaemonConnection::Join() {
     case Kind::kOtherVersion:
       return absl::FailedPreconditionError(
           "lgpud at " + options_.directory + " speaks version " + std::to_string(member_.version) +
-          " of the session protocol, this liblgpu versions " + std::to_string(ClientChannel::kOldestVersion) +
-          " to " + std::to_string(ClientChannel::kProtocolVersion) +
-          "; use a liblgpu and an lgpud of one version");
+          " of the session protocol, this liblgpu versions " +
+          std::to_string(wire::Protocol::kOldestVersion) + " to " +
+          std::to_string(wire::Protocol::kProtocolVersion) + "; use a liblgpu and an lgpud of one version");
     case Kind::kStrange:
     case Kind::kRefused:
       return Unavailable("did not greet as the protocol says; are liblgpu and lgpud of the same version?");
@@ -131,9 +141,7 @@ absl::Status DaemonConnection::Join() {
     case Kind::kGarbled:
       return Unavailable("did not greet back (" + reply.status.message + ")");
   }
-  LGPU_RETURN_IF_ERROR(handshake.TakePages(MapWithBoost, kResumes, member_));
-  NoteMakesNoUse();
-  return absl::OkStatus();
+  return handshake.TakePages(MapWithBoost, kResumes, member_);
 }
 
 absl::Status DaemonConnection::Unavailable(const std::string& what) const {
@@ -168,11 +176,11 @@ absl::Status DaemonConnection::status() const {
 }
 
 absl::StatusOr<wire::Lease> DaemonConnection::Attach(const std::string& lease) {
-  if (member_.version < ClientChannel::kAttachVersion) {
+  if (member_.version < wire::Protocol::kAttachVersion) {
     return absl::FailedPreconditionError(
         "lgpud at " + options_.directory + " speaks version " + std::to_string(member_.version) +
         " of the session protocol, and a program without gRPC attaches from version " +
-        std::to_string(ClientChannel::kAttachVersion) + " on\n  try: a newer lgpud");
+        std::to_string(wire::Protocol::kAttachVersion) + " on\n  try: a newer lgpud");
   }
   if (!IsUtf8(lease)) {
     return absl::InvalidArgumentError("the name of a lease is UTF-8, and \"" + AsUtf8(lease) + "\" is not");
@@ -180,7 +188,7 @@ absl::StatusOr<wire::Lease> DaemonConnection::Attach(const std::string& lease) {
   const absl::StatusOr<std::uint64_t> id = NewRequest();
   if (!id.ok()) return AttachError(lease, id.status());
   wire::Frame frame{.body = wire::Attach{.request_id = *id, .lease = lease}};
-  absl::StatusOr<ClientFrame> answer = Call(*id, &frame, Clock::now() + options_.answer_timeout);
+  absl::StatusOr<wire::ReceivedFrame> answer = Call(*id, &frame, Clock::now() + options_.answer_timeout);
   ForgetRequest(*id);
   if (!answer.ok()) return AttachError(lease, answer.status());
   wire::Lease attached;
@@ -240,13 +248,14 @@ absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::GrowCall::Next() {
                                    .ahead = to_send_->ahead};
     to_send_.reset();
   }
-  absl::StatusOr<ClientFrame> answer = connection_->Call(request_, first ? &frame : nullptr, deadline);
+  absl::StatusOr<wire::ReceivedFrame> answer =
+      connection_->Call(request_, first ? &frame : nullptr, deadline);
   if (absl::IsCancelled(answer.status())) connection_->Withdraw(request_);
   if (!answer.ok()) return answer.status();
   return connection_->TakePage(*std::move(answer));
 }
 
-absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::TakePage(ClientFrame received) {
+absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::TakePage(wire::ReceivedFrame received) {
   if (const auto* const refused = received.frame.Get<wire::GrowRefused>()) {
     const absl::Status status = StatusFromWire(refused->code, refused->message, refused->refusal);
     return status.ok() ? Confused() : status;
@@ -273,7 +282,7 @@ absl::Status DaemonConnection::Confused() {
 absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const ChunkId> chunks) {
   absl::Status first_error;
   while (!chunks.empty()) {
-    const auto part = chunks.first(std::min(chunks.size(), ClientChannel::kMaxReturnChunks));
+    const auto part = chunks.first(std::min(chunks.size(), wire::Protocol::kMaxReturnChunks));
     chunks = chunks.subspan(part.size());
     first_error.Update(ReturnPart(device, part));
     MutexLock lock(mutex_);
@@ -296,7 +305,8 @@ absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const 
     back.chunk_ids.reserve(part.size());
     for (const ChunkId chunk : part) back.chunk_ids.push_back(chunk.value);
     wire::Frame frame{.body = std::move(back)};
-    absl::StatusOr<ClientFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout, generation);
+    absl::StatusOr<wire::ReceivedFrame> answer =
+        Call(id, &frame, Clock::now() + options_.answer_timeout, generation);
     ForgetRequest(id);
     // A daemon that is gone may have taken them back or not; the next one is not told of them.
     if (!answer.ok() && IsLost(generation)) continue;
@@ -371,10 +381,6 @@ void DaemonConnection::NoteUse() const {
   if (tick != 0) member_.page->last_use.store(tick, std::memory_order_relaxed);
 }
 
-void DaemonConnection::NoteMakesNoUse() {
-  if (options_.makes_no_use) member_.page->last_use.store(ClientPage::kNoUse, std::memory_order_relaxed);
-}
-
 absl::Status DaemonConnection::Close() {
   if (IsForked()) return ForkedError();
   {
@@ -413,7 +419,7 @@ absl::Status DaemonConnection::SayClose(TimePoint deadline) {
   }
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
   wire::Frame frame{.body = wire::CloseRequest{.request_id = id}};
-  absl::StatusOr<ClientFrame> answer = Call(id, &frame, deadline);
+  absl::StatusOr<wire::ReceivedFrame> answer = Call(id, &frame, deadline);
   ForgetRequest(id);
   MutexLock lock(mutex_);
   if (answer.ok() && answer->frame.Get<wire::Closed>() != nullptr) {

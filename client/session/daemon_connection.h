@@ -21,12 +21,12 @@
 #include "client/link/attempts.h"
 #include "client/link/handshake.h"
 #include "client/link/requests.h"
-#include "client/session/client_channel.h"
 #include "client/session/fork_guard.h"
 #include "client/session/maintenance.h"
 #include "client/session/returning_chunks.h"
 #include "lgpu/bytes.h"
 #include "lgpu/region_source.h"
+#include "proto/wire/frame_channel.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/snapshot_messages.h"
 
@@ -123,8 +123,10 @@ class DaemonConnection {
     std::optional<GrowRequest> to_send_;  // until it is sent
   };
 
-  /// Says Hello on a connected channel and takes Welcome. Errors: the daemon's refusal; UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<DaemonConnection>> Open(ClientChannel channel, Options options);
+  /// Says Hello on a connected socket and takes Welcome. Errors: the daemon's refusal; UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<DaemonConnection>> Open(UniqueFd socket, Options options);
+  /// Connects to `reconnect_path` first; errors as ConnectUnix.
+  static absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(Options options);
   /// Ends the session without Close if there was none: the daemon takes this for a death.
   ~DaemonConnection();
   DaemonConnection(const DaemonConnection&) = delete;
@@ -211,14 +213,14 @@ class DaemonConnection {
   static constexpr std::chrono::milliseconds kClosePatience{1000};
   struct Waiter {
     std::uint64_t id = 0;
-    std::vector<ClientFrame> inbox;
+    std::vector<wire::ReceivedFrame> inbox;
     bool has_pages = false;     // its caller is at work on a page of a grant
     TimePoint more_until = {};  // as the daemon said
   };
   using Batch = ReturningChunks::Batch;
   class Waiting;
 
-  DaemonConnection(ClientChannel channel, Options options);
+  DaemonConnection(UniqueFd socket, Options options);
   wire::Hello Greeting() const;
   absl::Status Join();
   absl::Status StartSessionThread();
@@ -229,8 +231,8 @@ class DaemonConnection {
 
   /// Sends `frame`, if there is one, and waits for the next frame that answers `request`.
   /// `of`: UNAVAILABLE where the daemon is another one by now.
-  absl::StatusOr<ClientFrame> Call(std::uint64_t request, wire::Frame* frame, TimePoint deadline,
-                                   std::optional<std::uint64_t> of = std::nullopt);
+  absl::StatusOr<wire::ReceivedFrame> Call(std::uint64_t request, wire::Frame* frame, TimePoint deadline,
+                                           std::optional<std::uint64_t> of = std::nullopt);
   /// To the daemon of `generation`; UNAVAILABLE: it is another one by now.
   absl::Status Send(const wire::Frame& frame, std::uint64_t generation, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
@@ -247,13 +249,13 @@ class DaemonConnection {
   void StopWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetQuietTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Acknowledge(std::uint64_t grant, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<ClientFrame> Await(std::uint64_t request, std::uint64_t generation, TimePoint deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<wire::ReceivedFrame> Await(std::uint64_t request, std::uint64_t generation,
+                                            TimePoint deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What came of a Receive. A frame that answers `request` is the caller's; every other frame goes to the
   /// request that it answers.
-  std::optional<ClientFrame> Take(const PlainStatus& status, ClientFrame received, std::uint64_t request)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<ClientFrame> Deliver(ClientFrame received, std::uint64_t request)
+  std::optional<wire::ReceivedFrame> Take(const PlainStatus& status, wire::ReceivedFrame received,
+                                          std::uint64_t request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<wire::ReceivedFrame> Deliver(wire::ReceivedFrame received, std::uint64_t request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Fails, and looks for the daemon again where `reconnect_path` is set.
@@ -269,12 +271,11 @@ class DaemonConnection {
   void GiveBack(const std::vector<Batch>& batches, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   /// The daemon does not read now: the session thread gives the chunks back later.
   void SendLater(const Batch& batch, std::uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<GrantPage> TakePage(ClientFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<GrantPage> TakePage(wire::ReceivedFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Unavailable(const std::string& what) const;
   absl::Status Broken(const std::string& what) const;
   absl::Status Ended(const std::string& what) const;
-  void NoteMakesNoUse();
   void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoAnswer() const;
   absl::Status AttachError(const std::string& lease, const absl::Status& status) const
@@ -289,17 +290,18 @@ class DaemonConnection {
   absl::Status LostError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<TimePoint> next_attempt() const ABSL_LOCKS_EXCLUDED(mutex_);
   void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
-  absl::Status Rejoin(ClientChannel channel);
+  absl::Status Rejoin(wire::FrameChannel channel);
   class StopWatch;
   absl::Status Greet(link::Handshake& handshake, TimePoint deadline);
   bool IsStopping() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<HeldChunk>> ChunksToAttest(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Attest(link::Handshake& handshake, const std::vector<HeldChunk>& held, TimePoint deadline);
   /// Chunks that were returned since ChunksToAttest; this daemon has to be told.
-  absl::StatusOr<std::vector<Batch>> GoOnWith(ClientChannel channel) ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
+  absl::StatusOr<std::vector<Batch>> GoOnWith(wire::FrameChannel channel)
+      ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
 
   const Options options_;
-  ClientChannel channel_;
+  wire::FrameChannel channel_;
   UniqueFd epoll_;
   UniqueFd wake_;   // an eventfd: something in the queues of the session thread
   UniqueFd quiet_;  // a timerfd: some time has passed since a call
@@ -308,7 +310,7 @@ class DaemonConnection {
 
   Maintenance maintenance_;
 
-  /// To have one sender at a time, as ClientChannel asks for.
+  /// To have one sender at a time, as FrameChannel asks for.
   Mutex send_mutex_;
   bool close_is_sent_ ABSL_GUARDED_BY(send_mutex_) = false;  // nothing may follow it
 

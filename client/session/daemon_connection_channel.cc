@@ -130,8 +130,8 @@ void DaemonConnection::ReadUnasked() {
     generation = generation_.load();
     if (!armed_ || requests_.is_reading()) return;  // a waiter took over after the event was reported
     Waiting waiting(*this);
-    requests_.ReadOne(waiting, channel_, ClientChannel::kAtOnce,
-                      [this](const PlainStatus& status, ClientFrame received) {
+    requests_.ReadOne(waiting, channel_, wire::Channel::kAtOnce,
+                      [this](const PlainStatus& status, wire::ReceivedFrame received) {
                         mutex_.AssertHeld();
                         constexpr std::uint64_t kNoRequest = 0;
                         (void)Take(status, std::move(received), kNoRequest);
@@ -193,7 +193,7 @@ void DaemonConnection::ForgetRequest(std::uint64_t request) {
     generation = generation_.load();
     const Waiter* const waiter = requests_.Find(request);
     if (waiter == nullptr) return;
-    for (const ClientFrame& received : waiter->inbox) {
+    for (const wire::ReceivedFrame& received : waiter->inbox) {
       if (const auto* const grant = received.frame.Get<wire::Grant>()) {
         unwanted.push_back(ReturningChunks::BatchOf(*grant));
       }
@@ -206,7 +206,7 @@ void DaemonConnection::ForgetRequest(std::uint64_t request) {
 
 void DaemonConnection::Withdraw(std::uint64_t grow) {
   const std::uint64_t generation = generation_.load();  // first: the version may be that of a later daemon
-  if (member_.version < ClientChannel::kWithdrawVersion) return;
+  if (member_.version < wire::Protocol::kWithdrawVersion) return;
   const wire::Frame frame{.body = wire::Withdraw{.request_id = grow}};
   (void)Send(frame, generation, Clock::now());
 }
@@ -250,9 +250,9 @@ void DaemonConnection::Arm(bool on) {
   armed_ = on;
 }
 
-absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::uint64_t generation,
-                                                    TimePoint deadline) {
-  std::optional<ClientFrame> answer;
+absl::StatusOr<wire::ReceivedFrame> DaemonConnection::Await(std::uint64_t request, std::uint64_t generation,
+                                                            TimePoint deadline) {
+  std::optional<wire::ReceivedFrame> answer;
   Waiting waiting(*this);
   const link::Waited waited = requests_.Await(
       waiting, channel_, request, deadline,
@@ -260,7 +260,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::
         mutex_.AssertHeld();
         return answer || !waiter.inbox.empty() || !status_.ok() || generation != generation_.load();
       },
-      [&](const PlainStatus& status, ClientFrame received) {
+      [&](const PlainStatus& status, wire::ReceivedFrame received) {
         mutex_.AssertHeld();
         answer = Take(status, std::move(received), request);
         if (answer) return;
@@ -268,8 +268,8 @@ absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::
         Interrupt::Happened(mutex_);
       });
   if (answer) return *std::move(answer);
-  if (std::vector<ClientFrame>& inbox = requests_.Find(request)->inbox; !inbox.empty()) {
-    ClientFrame received = std::move(inbox.front());
+  if (std::vector<wire::ReceivedFrame>& inbox = requests_.Find(request)->inbox; !inbox.empty()) {
+    wire::ReceivedFrame received = std::move(inbox.front());
     inbox.erase(inbox.begin());
     return received;
   }
@@ -278,11 +278,12 @@ absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::
   return waited == link::Waited::kStopped ? Interrupt::Error() : NoAnswer();
 }
 
-absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::Frame* frame,
-                                                   TimePoint deadline, std::optional<std::uint64_t> of) {
+absl::StatusOr<wire::ReceivedFrame> DaemonConnection::Call(std::uint64_t request, wire::Frame* frame,
+                                                           TimePoint deadline,
+                                                           std::optional<std::uint64_t> of) {
   if (IsForked()) return ForkedError();
   absl::Status sent;
-  absl::StatusOr<ClientFrame> answer = NoAnswer();
+  absl::StatusOr<wire::ReceivedFrame> answer = NoAnswer();
   std::uint64_t acknowledge = 0;
   std::uint64_t generation = 0;
   std::vector<Batch> unwanted;
@@ -324,8 +325,9 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
   return answer;
 }
 
-std::optional<ClientFrame> DaemonConnection::Take(const PlainStatus& status, ClientFrame received,
-                                                  std::uint64_t request) {
+std::optional<wire::ReceivedFrame> DaemonConnection::Take(const PlainStatus& status,
+                                                          wire::ReceivedFrame received,
+                                                          std::uint64_t request) {
   if (status.ok()) return Deliver(std::move(received), request);
   if (status.code == PlainCode::kUnavailable) {
     Lose(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
@@ -335,14 +337,14 @@ std::optional<ClientFrame> DaemonConnection::Take(const PlainStatus& status, Cli
   return std::nullopt;
 }
 
-std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::uint64_t request) {
+std::optional<wire::ReceivedFrame> DaemonConnection::Deliver(wire::ReceivedFrame received,
+                                                             std::uint64_t request) {
   const wire::Frame& frame = received.frame;
   const std::uint64_t answered = link::RequestOf(frame);
   if (answered != 0 && answered == request) return received;
   if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
     const std::string what = "ended the session: " + goodbye->message;
-    const bool passes = goodbye->code == static_cast<int>(absl::StatusCode::kUnavailable);
-    passes ? Lose(Broken(what)) : Fail(Ended(what));
+    link::Passes(*goodbye) ? Lose(Broken(what)) : Fail(Ended(what));
   } else if (const auto* const trim = frame.Get<wire::Trim>()) {
     trims_.push_back(
         {.id = TrimId{trim->trim_id}, .device = LogicalId{trim->device_id}, .bytes = Bytes(trim->bytes)});

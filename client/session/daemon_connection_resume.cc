@@ -116,7 +116,7 @@ void DaemonConnection::TryToReconnect() {
     if (!IsAway() || stopping_ || Clock::now() < *attempts_.next()) return;
   }
   absl::StatusOr<UniqueFd> socket = ConnectUnix(options_.reconnect_path, SOCK_SEQPACKET, kConnectPatience);
-  const absl::Status status = socket.ok() ? Rejoin(ClientChannel(*std::move(socket))) : socket.status();
+  const absl::Status status = socket.ok() ? Rejoin(wire::FrameChannel(*std::move(socket))) : socket.status();
   // A daemon that could not be reached has decided nothing: while it starts, its socket may not be open to
   // this user yet. Nor has a daemon that hung up: while it is being killed, its socket still accepts
   // connections.
@@ -164,7 +164,7 @@ bool DaemonConnection::IsStopping() {
   return stopping_;
 }
 
-absl::Status DaemonConnection::Rejoin(ClientChannel channel) {
+absl::Status DaemonConnection::Rejoin(wire::FrameChannel channel) {
   const TimePoint deadline = Clock::now() + kAttempt;
   StopWatch watch(*this);
   link::Handshake handshake(channel, &watch);
@@ -187,9 +187,7 @@ absl::Status DaemonConnection::Greet(link::Handshake& handshake, TimePoint deadl
         " was started again and takes no session up again; open a new Context");
   }
   LGPU_RETURN_IF_ERROR(StatusOf(reply));
-  LGPU_RETURN_IF_ERROR(handshake.TakePages(MapWithBoost, kResumes, member_));
-  NoteMakesNoUse();
-  return absl::OkStatus();
+  return handshake.TakePages(MapWithBoost, kResumes, member_);
 }
 
 absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::ChunksToAttest(
@@ -245,7 +243,7 @@ absl::Status DaemonConnection::Attest(link::Handshake& handshake, const std::vec
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<ReturningChunks::Batch>> DaemonConnection::GoOnWith(ClientChannel channel) {
+absl::StatusOr<std::vector<ReturningChunks::Batch>> DaemonConnection::GoOnWith(wire::FrameChannel channel) {
   MutexLock send_lock(send_mutex_);
   MutexLock lock(mutex_);
   while (requests_.is_reading()) changed_.Wait(mutex_);

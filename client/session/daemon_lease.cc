@@ -132,12 +132,10 @@ DaemonLease::DaemonLease(std::unique_ptr<DaemonConnection> connection, const wir
 absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Attach(const Endpoint& endpoint,
                                                            const std::string& lease) {
   LGPU_ASSIGN_OR_RETURN(const DaemonSocket daemon, FindDaemon(endpoint));
-  const std::string path = SessionSocketPath(daemon.directory);
-  LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> connection,
-                        DaemonConnection::Open(std::move(channel), {.directory = daemon.directory,
-                                                                    .reconnect_path = path,
-                                                                    .answers_snapshots = true}));
+                        DaemonConnection::Connect({.directory = daemon.directory,
+                                                   .reconnect_path = SessionSocketPath(daemon.directory),
+                                                   .answers_snapshots = true}));
   LGPU_ASSIGN_OR_RETURN(const wire::Lease granted, connection->Attach(lease));
   return Open(std::move(connection), granted, {.resize = CannotResize});
 }

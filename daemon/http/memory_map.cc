@@ -44,10 +44,10 @@ json MapOf(const DeviceBlocks& device) {
     cells.push_back({place_of[cell.op], part, cell.blocks, cell.gaps});
   }
   MemoryStats stats;
-  stats.held = Bytes(device.region.held_bytes());
-  stats.used = Bytes(device.region.used_bytes());
-  stats.workspace = Bytes(device.region.workspace_bytes());
-  stats.largest_free_block = std::min(Bytes(device.region.largest_free_block_bytes()), stats.slack());
+  stats.held = Bytes(device.region.held_bytes);
+  stats.used = Bytes(device.region.used_bytes);
+  stats.workspace = Bytes(device.region.workspace_bytes);
+  stats.largest_free_block = std::min(Bytes(device.region.largest_free_block_bytes), stats.slack());
   return {{"schema", "lgpu.map/v1"},
           {"gpu", device.card_index},
           {"device", device.index},

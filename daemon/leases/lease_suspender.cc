@@ -122,7 +122,7 @@ void LeaseSuspender::WakeRunner(SessionId runner) const {
 std::uint64_t LeaseSuspender::Queue(SessionId runner, Order order) {
   const std::uint64_t id = ++last_order_;
   order.runner = runner;
-  order.frame.set_order_id(id);
+  order.frame.order_id = id;
   orders_.emplace(id, std::move(order));
   return id;
 }
@@ -142,9 +142,9 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
     }
     for (const auto& [runner, processes] : programs) {
       Order order;
-      order.frame.set_resume(resume);
-      order.frame.set_limit_ms(static_cast<std::uint64_t>(limit.count()));
-      for (const v1::ProcessName& process : processes) *order.frame.add_processes() = process;
+      order.frame.resume = resume;
+      order.frame.limit_ms = static_cast<std::uint64_t>(limit.count());
+      order.frame.processes = processes;
       order.is_to_itself = processes.empty();
       sent[Queue(runner, std::move(order))] = runner;
     }
@@ -220,7 +220,7 @@ absl::StatusOr<LeaseSuspender::Answers> LeaseSuspender::MoveOutInRoom(const Leas
                                                                       Purpose purpose) {
   std::vector<std::int64_t> pids;
   for (const auto& [runner, processes] : programs) {
-    for (const v1::ProcessName& process : processes) pids.push_back(process.pid());
+    for (const wire::ProcessName& process : processes) pids.push_back(process.pid);
     const std::shared_ptr<SessionState> itself = processes.empty() ? sessions_.Find(runner) : nullptr;
     if (itself != nullptr) pids.push_back(itself->process().pid);
   }
@@ -271,7 +271,7 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendFor(Purpose purp
   const absl::Status moved =
       programs.ok() ? MoveOutInRoom(lease, *programs, bytes, purpose).status() : programs.status();
   if (!moved.ok()) {
-    leases_.EndSuspension(lease.key);
+    broker_.suspensions().End(lease.key);
     NoteNotSuspended(lease, moved);
     return AsAnswer(moved);
   }
@@ -446,7 +446,7 @@ absl::StatusOr<v1::ResumeLeaseResponse> LeaseSuspender::ResumeIn(const Lease& le
     ++counters_.failures;
     return FailedFor(lease, back, answers.left);
   }
-  leases_.EndSuspension(lease.key);
+  broker_.suspensions().End(lease.key);
   if (!gone.ok()) {
     Tell(lease, absl::StrCat("has its memory again: ", WithoutAdvice(gone)));
     return gone;

@@ -21,7 +21,7 @@
 #include "daemon/sessions/session_state.h"
 #include "daemon/sessions/session_use.h"
 #include "lgpu/v1/control.pb.h"
-#include "lgpu/v1/session.pb.h"
+#include "proto/wire/encoding.h"
 
 namespace lgpu::daemon {
 
@@ -91,7 +91,7 @@ class LeaseSuspender {
 
   // Calls of runners' sessions.
   /// New orders; each is to be answered.
-  std::vector<v1::Suspend> TakeOrders(SessionId runner);
+  std::vector<wire::Suspend> TakeOrders(SessionId runner);
   /// `left`, `needs`: as in Suspended of session.proto.
   void Answer(SessionId runner, std::uint64_t order, const absl::Status& status,
               const std::set<std::int64_t>& left = {}, const std::map<LogicalId, Bytes>& needs = {});
@@ -110,7 +110,7 @@ class LeaseSuspender {
  private:
   struct Order {
     SessionId runner;
-    v1::Suspend frame;
+    wire::Suspend frame;
     bool is_sent = false;
     std::optional<absl::Status> answer = {};
     std::set<std::int64_t> left = {};           // processes, as the answer says
@@ -120,7 +120,7 @@ class LeaseSuspender {
     bool is_to_itself = false;                  // the runner is the program
   };
   /// By their runners.
-  using Programs = std::map<SessionId, std::vector<v1::ProcessName>>;
+  using Programs = std::map<SessionId, std::vector<wire::ProcessName>>;
   struct Answers {
     std::map<SessionId, absl::Status> of;  // each runner
     std::set<SessionId> silent;            // did not answer in time: it may still do what it was told

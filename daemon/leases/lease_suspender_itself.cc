@@ -57,7 +57,7 @@ absl::Status LeaseSuspender::NotBackByItself(const Lease& lease, const absl::Sta
     return absl::FailedPreconditionError(why.message());
   }
   // Its contents are in host memory, and it has the error.
-  leases_.EndSuspension(lease.key);
+  broker_.suspensions().End(lease.key);
   Tell(lease, absl::StrCat("has its memory again, and its program has not: ", std::string(why.message())));
   MutexLock lock(mutex_);
   ++counters_.failures;
@@ -82,7 +82,7 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendOwn(const Caller
                                                                     const std::string& name, Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const Lease lease, leases_.BeginOwnSuspension(caller, name));
   if (absl::Status alone = CheckAlone(lease, caller.session->id()); !alone.ok()) {
-    leases_.EndSuspension(lease.key);
+    broker_.suspensions().End(lease.key);
     return alone;
   }
   v1::SuspendLeaseResponse response;

@@ -11,10 +11,10 @@
 namespace lgpu::daemon {
 namespace {
 
-absl::Status RunnerEnded(const v1::Suspend& order) {
-  if (order.processes().empty()) return absl::FailedPreconditionError("the program ended during the move");
+absl::Status RunnerEnded(const wire::Suspend& order) {
+  if (order.processes.empty()) return absl::FailedPreconditionError("the program ended during the move");
   std::vector<std::int64_t> pids;
-  for (const v1::ProcessName& process : order.processes()) pids.push_back(process.pid());
+  for (const wire::ProcessName& process : order.processes) pids.push_back(process.pid);
   return absl::FailedPreconditionError(
       absl::StrCat("the `lgpu run` or `lgpu exec` of process ", absl::StrJoin(pids, ", "),
                    " ended during the move; its guard process moves them back to their GPUs\n",
@@ -23,8 +23,8 @@ absl::Status RunnerEnded(const v1::Suspend& order) {
 
 }  // namespace
 
-std::vector<v1::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
-  std::vector<v1::Suspend> frames;
+std::vector<wire::Suspend> LeaseSuspender::TakeOrders(SessionId runner) {
+  std::vector<wire::Suspend> frames;
   MutexLock lock(mutex_);
   for (auto& [id, order] : orders_) {
     if (order.runner != runner || std::exchange(order.is_sent, true)) continue;
@@ -53,7 +53,7 @@ void LeaseSuspender::Answer(SessionId runner, std::uint64_t id, const absl::Stat
   }
   if (!over) return;
   if (status.ok() || is_to_itself) {  // a program that moves itself has its contents in any case
-    if (is_last) leases_.EndSuspension(*over);
+    if (is_last) broker_.suspensions().End(*over);
     return;
   }
   leases_.FailSuspension(*over, std::string(status.message()), left);
@@ -71,9 +71,9 @@ void LeaseSuspender::RunnerBack(const SessionState& runner) {
     MutexLock lock(mutex_);
     Order order;
     order.is_to_itself = is_to_itself;
-    order.frame.set_resume(true);
-    order.frame.set_limit_ms(
-        static_cast<std::uint64_t>(std::chrono::milliseconds(std::chrono::minutes(10)).count()));
+    order.frame.resume = true;
+    order.frame.limit_ms =
+        static_cast<std::uint64_t>(std::chrono::milliseconds(std::chrono::minutes(10)).count());
     order.nobody_waits = runner.lease();
     Queue(runner.id(), std::move(order));
   }
@@ -87,7 +87,7 @@ void LeaseSuspender::EndEmpty() {
       if (!resuming_.insert(key).second) continue;
     }
     if (leases_.TakeBack(key, {}).ok()) {
-      leases_.EndSuspension(key);
+      broker_.suspensions().End(key);
       leases_.TellOf(key, [](const LeaseEvents& events, const Lease& lease) {
         events.Suspended(lease, "is not suspended any more: its suspended programs have ended");
       });
@@ -110,7 +110,7 @@ void LeaseSuspender::EndWhenAnswered(LeaseKey lease) {
       return;
     }
   }
-  leases_.EndSuspension(lease);  // the answer has come just now
+  broker_.suspensions().End(lease);  // the answer has come just now
 }
 
 void LeaseSuspender::RunnerGone(SessionId runner) {
@@ -131,7 +131,7 @@ void LeaseSuspender::RunnerGone(SessionId runner) {
     for (const LeaseKey lease : over) late_.erase(lease);
     answered_.NotifyAll();
   }
-  for (const LeaseKey lease : over) leases_.EndSuspension(lease);
+  for (const LeaseKey lease : over) broker_.suspensions().End(lease);
 }
 
 }  // namespace lgpu::daemon

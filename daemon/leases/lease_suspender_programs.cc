@@ -127,9 +127,8 @@ absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease&
     }
     const std::shared_ptr<SessionState> parent = sessions_.Find(runner);
     if (parent != nullptr) LGPU_RETURN_IF_ERROR(CheckRunner(*parent, *session));
-    v1::ProcessName& name = programs[runner].emplace_back();
-    name.set_pid(session->process().pid);
-    name.set_start_time(session->process().start_time);
+    programs[runner].push_back(
+        {.pid = session->process().pid, .start_time = session->process().start_time});
   }
   if (without_runner.empty()) return programs;
   return lease.suspended ? CannotBeResumed(lease, without_runner) : NoRunner(*without_runner.front());
@@ -138,7 +137,7 @@ absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease&
 LeaseTable::Movers LeaseSuspender::MoversOf(const Programs& programs) {
   LeaseTable::Movers movers;
   for (const auto& [runner, processes] : programs) {
-    for (const v1::ProcessName& process : processes) movers[process.pid()] = runner;
+    for (const wire::ProcessName& process : processes) movers[process.pid] = runner;
   }
   return movers;
 }

@@ -155,7 +155,6 @@ class LeaseTable {
   absl::StatusOr<Lease> FindSuspended(const Caller& caller, const std::string& lease, bool own = false) const;
   /// When this is OK the next lgpud charges it too.
   absl::Status TakeBack(LeaseKey key, std::span<const WaiterId> rooms);
-  void EndSuspension(LeaseKey key);
   /// Programs of the lease were moved, and moved back.
   void NoteResumed(LeaseKey key);
   /// The processes `left` cannot be resumed: their memory is in no account, and stays so. The lease's other

@@ -195,8 +195,6 @@ void LeaseTable::NoteResumed(LeaseKey key) {
   NoteLease(found->second);
 }
 
-void LeaseTable::EndSuspension(LeaseKey key) { broker_.suspensions().End(key); }
-
 void LeaseTable::FailSuspension(LeaseKey key, const std::string& why, const std::set<std::int64_t>& left) {
   {
     MutexLock lock(mutex_);

@@ -9,7 +9,7 @@
 #include "base/thread.h"
 #include "base/unique_fd.h"
 #include "daemon/server/poll_waker.h"
-#include "proto/session_channel.h"
+#include "proto/wire/channel.h"
 
 namespace lgpu::daemon {
 

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
 #include "daemon/server/control_service.h"
-#include "proto/session_channel.h"
+#include "proto/wire/channel.h"
 
 namespace lgpu::daemon {
 

@@ -22,7 +22,7 @@
 #include "daemon/snapshots/snapshot_parts.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
-#include "proto/session_channel.h"
+#include "proto/wire/channel.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -190,7 +190,7 @@ grpc::ServerUnaryReactor* ControlService::GetVersion(Context* context, const v1:
                 [this](const Caller&) -> absl::StatusOr<v1::GetVersionResponse> {
                   v1::GetVersionResponse version;
                   version.set_version(LGPU_VERSION);
-                  version.set_protocol_version(SessionChannel::kProtocolVersion);
+                  version.set_protocol_version(wire::Protocol::kProtocolVersion);
                   version.set_pid(::getpid());
                   version.set_backend(parts_.simulated ? "simulated" : "cuda");
                   return version;

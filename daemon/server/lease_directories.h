@@ -17,7 +17,7 @@
 #include "base/unique_fd.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/server/poll_waker.h"
-#include "proto/session_channel.h"
+#include "proto/wire/channel.h"
 
 namespace lgpu::daemon {
 

@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "base/check.h"
-#include "proto/session_channel.h"
+#include "proto/wire/channel.h"
 
 namespace lgpu::daemon {
 
 DescriptorBudget::DescriptorBudget(std::size_t limit)
     : limit_(std::max<std::size_t>(limit, 4)),
-      per_message_(std::clamp<std::size_t>(limit_ / 32, 1, SessionChannel::kMaxFdsPerFrame)) {}
+      per_message_(std::clamp<std::size_t>(limit_ / 32, 1, wire::Protocol::kMaxFdsPerFrame)) {}
 
 bool DescriptorBudget::TryTake(SessionId session, const std::shared_ptr<Waker>& waker, std::size_t count) {
   MutexLock lock(mutex_);

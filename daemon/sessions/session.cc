@@ -20,7 +20,7 @@ constexpr std::chrono::hours kMaxGrowTimeout{24};
 
 }  // namespace
 
-Session::Session(const SessionServices& services, SessionChannel channel, Peer peer,
+Session::Session(const SessionServices& services, wire::FrameChannel channel, Peer peer,
                  std::shared_ptr<PollWaker> waker)
     : services_(services), channel_(std::move(channel)), peer_(std::move(peer)), waker_(std::move(waker)) {}
 
@@ -58,7 +58,7 @@ void Session::Run() {
   {
     // The client sees the end now, and not when the thread is joined.
     MutexLock lock(closing_mutex_);
-    channel_ = SessionChannel();
+    channel_ = wire::FrameChannel();
   }
   state_.reset();
 }
@@ -135,7 +135,7 @@ void Session::CheckRequests() {
 }
 
 void Session::HandleFrame() {
-  const absl::Status status = channel_.ReceiveInto(received_, SessionChannel::kAtOnce);
+  const absl::Status status = channel_.Receive(received_, wire::Channel::kAtOnce);
   if (absl::IsDeadlineExceeded(status)) return;
   if (!status.ok()) {
     if (absl::IsInvalidArgument(status)) {
@@ -145,17 +145,18 @@ void Session::HandleFrame() {
     }
     return;
   }
-  if (attesting_ && received_.frame.has_attest()) {
+  if (const auto* const attest = received_.frame.Get<wire::Attest>(); attesting_ && attest != nullptr) {
     if (received_.fds_cut) {
       SayGoodbye(absl::UnavailableError("lgpud may open no more files now (LimitNOFILE=); try again"));
       end_ = End::kLost;
       return;
     }
-    HandleAttest(received_.frame.attest(), received_.fds);
+    HandleAttest(*attest, received_.fds);
     return;
   }
-  if (attesting_ && received_.frame.has_charges() && received_.fds.empty() && !received_.fds_cut) {
-    HandleChargeAttest(received_.frame.charges());
+  if (const auto* const charges = received_.frame.Get<wire::ChargeAttest>();
+      attesting_ && charges != nullptr && received_.fds.empty() && !received_.fds_cut) {
+    HandleChargeAttest(*charges);
     return;
   }
   if (attesting_) {
@@ -171,55 +172,30 @@ void Session::HandleFrame() {
     Break(absl::InvalidArgumentError("a frame came after Close"));
     return;
   }
-  if (received_.frame.acknowledges() != 0) HandleAck(received_.frame.acknowledges());
+  if (received_.frame.acknowledges != 0) HandleAck(received_.frame.acknowledges);
   if (end_ == End::kNone) Dispatch(received_.frame);
 }
 
-void Session::Dispatch(const v1::Frame& frame) {
-  switch (frame.body_case()) {
-    case v1::Frame::kGrow:
-      HandleGrow(frame.grow());
-      break;
-    case v1::Frame::kWithdraw:
-      HandleWithdraw(frame.withdraw());
-      break;
-    case v1::Frame::kAttach:
-      HandleAttach(frame.attach());
-      break;
-    case v1::Frame::kCharge:
-      HandleCharge(frame.charge());
-      break;
-    case v1::Frame::kUncharge:
-      HandleUncharge(frame.uncharge());
-      break;
-    case v1::Frame::kAck:
-      HandleAck(frame.ack().grant_id());
-      break;
-    case v1::Frame::kReturnChunks:
-      HandleReturn(frame.return_chunks());
-      break;
-    case v1::Frame::kTrimmed:
-      HandleTrimmed(frame.trimmed());
-      break;
-    case v1::Frame::kReleased:
-      HandleReleased(frame.released());
-      break;
-    case v1::Frame::kSuspended:
-      HandleSuspended(frame.suspended());
-      break;
-    case v1::Frame::kSnapshotPage:
-      HandleSnapshotPage(frame.snapshot_page());
-      break;
-    case v1::Frame::kClose:
-      HandleClose(frame.close());
-      break;
-    case v1::Frame::kHello:
-      Break(absl::InvalidArgumentError("Hello came twice"));
-      break;
-    default:
-      Break(absl::InvalidArgumentError(
-          "a frame came without a body, with an unknown one, or with one that only the daemon sends"));
-      break;
+void Session::Dispatch(const wire::Frame& frame) {
+  const auto handle = [this, &frame]<typename Body>(void (Session::*handler)(const Body&)) {
+    const Body* const body = frame.Get<Body>();
+    if (body != nullptr) (this->*handler)(*body);
+    return body != nullptr;
+  };
+  if (handle(&Session::HandleGrow) || handle(&Session::HandleWithdraw) || handle(&Session::HandleAttach) ||
+      handle(&Session::HandleCharge) || handle(&Session::HandleUncharge) || handle(&Session::HandleReturn) ||
+      handle(&Session::HandleTrimmed) || handle(&Session::HandleReleased) ||
+      handle(&Session::HandleSuspended) || handle(&Session::HandleSnapshotPage) ||
+      handle(&Session::HandleClose)) {
+    return;
+  }
+  if (const auto* const ack = frame.Get<wire::Ack>()) {
+    HandleAck(ack->grant_id);
+  } else if (frame.Get<wire::Hello>() != nullptr) {
+    Break(absl::InvalidArgumentError("Hello came twice"));
+  } else {
+    Break(absl::InvalidArgumentError(
+        "a frame came without a body, with an unknown one, or with one that only the daemon sends"));
   }
 }
 
@@ -244,22 +220,22 @@ std::chrono::milliseconds Session::GrowTimeout(std::uint64_t timeout_ms) {
       timeout_ms, std::chrono::duration_cast<std::chrono::milliseconds>(kMaxGrowTimeout).count()));
 }
 
-void Session::HandleGrow(const v1::GrowRequest& request) {
-  const std::uint64_t id = request.request_id();
+void Session::HandleGrow(const wire::GrowRequest& request) {
+  const std::uint64_t id = request.request_id;
   if (!IsNewRequest(id, "Grow")) return;
   if (waiting_.size() + outgoing_.size() >= kMaxOpenGrows) {
     Refuse(id, TooManyOpen());
     return;
   }
-  const LogicalId device{request.device_id()};
+  const LogicalId device{request.device_id};
   Answer(id, device, turn_,
          services_.broker.Grow({.session = peer_.id,
                                 .device = device,
-                                .at_least = Bytes(request.at_least_bytes()),
-                                .wanted = Bytes(request.wanted_bytes()),
+                                .at_least = Bytes(request.at_least_bytes),
+                                .wanted = Bytes(request.wanted_bytes),
                                 .asked_at = turn_,
-                                .deadline = turn_ + GrowTimeout(request.timeout_ms()),
-                                .ahead = request.ahead()}));
+                                .deadline = turn_ + GrowTimeout(request.timeout_ms),
+                                .ahead = request.ahead}));
 }
 
 void Session::Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
@@ -296,45 +272,41 @@ void Session::AnswerWaiting() {
 
 // The broker wakes this thread, and AnswerWaiting answers it. One that waits no more is not there: its answer
 // is on its way.
-void Session::HandleWithdraw(const v1::Withdraw& withdraw) {
+void Session::HandleWithdraw(const wire::Withdraw& withdraw) {
   const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) {
-    return waiting.request_id == withdraw.request_id() && !waiting.is_charge;
+    return waiting.request_id == withdraw.request_id && !waiting.is_charge;
   });
   if (found != waiting_.end()) services_.broker.Withdraw(found->grow);
 }
 
-void Session::HandleReturn(const v1::ReturnRequest& request) {
+void Session::HandleReturn(const wire::ReturnRequest& request) {
   absl::Status status;
   std::vector<ChunkId> chunks;
-  if (request.chunk_ids().empty() ||
-      static_cast<std::size_t>(request.chunk_ids_size()) > SessionChannel::kMaxReturnChunks) {
-    status = absl::InvalidArgumentError(absl::StrCat("1 to ", SessionChannel::kMaxReturnChunks,
+  if (request.chunk_ids.empty() || request.chunk_ids.size() > wire::Protocol::kMaxReturnChunks) {
+    status = absl::InvalidArgumentError(absl::StrCat("1 to ", wire::Protocol::kMaxReturnChunks,
                                                      " chunks go into one Return, not ",
-                                                     request.chunk_ids_size()));
+                                                     request.chunk_ids.size()));
   }
-  for (const std::uint64_t id : request.chunk_ids()) {
+  for (const std::uint64_t id : request.chunk_ids) {
     chunks.push_back(ChunkId{id});
     if (status.ok() && IsUndelivered(ChunkId{id})) {
       status = absl::InvalidArgumentError(absl::StrCat("chunk ", id, " was not received yet"));
     }
   }
-  if (status.ok()) status = services_.broker.Return(peer_.id, LogicalId{request.device_id()}, chunks);
+  if (status.ok()) status = services_.broker.Return(peer_.id, LogicalId{request.device_id}, chunks);
   // A program that takes memory itself asks by such a frame for figures that have all it sent before.
-  if (request.chunk_ids().empty()) {
+  if (request.chunk_ids.empty()) {
     services_.broker.observer().SumUnused();
     services_.leases.WriteStats(*state_);
   }
-  v1::Frame frame;
-  v1::ReturnReply& reply = *frame.mutable_returned();
-  reply.set_request_id(request.request_id());
-  reply.set_code(static_cast<int>(status.code()));
-  reply.set_message(std::string(status.message()));
-  Send(frame);
+  Send({.body = wire::ReturnReply{.request_id = request.request_id,
+                                  .code = static_cast<int>(status.code()),
+                                  .message = std::string(status.message())}});
 }
 
-void Session::HandleTrimmed(const v1::Trimmed& trimmed) {
+void Session::HandleTrimmed(const wire::Trimmed& trimmed) {
   const absl::Status status =
-      services_.broker.trims().Answer(peer_.id, TrimId{trimmed.trim_id()}, trimmed.pending());
+      services_.broker.trims().Answer(peer_.id, TrimId{trimmed.trim_id}, trimmed.pending);
   if (!status.ok()) Break(status);
 }
 
@@ -345,8 +317,8 @@ bool Session::IsUndelivered(ChunkId chunk) const {
   });
 }
 
-void Session::HandleClose(const v1::CloseRequest& request) {
-  close_request_ = request.request_id();
+void Session::HandleClose(const wire::CloseRequest& request) {
+  close_request_ = request.request_id;
   waiting_.clear();
   outgoing_.clear();
   services_.budget.Forget(peer_.id);
@@ -362,10 +334,9 @@ void Session::FinishClose() {
   services_.leases.SessionGone(*state_);
   services_.sessions.Remove(peer_.id);
   end_ = End::kClosed;
-  v1::Frame frame;
-  frame.mutable_closed()->set_request_id(*close_request_);
+  const wire::Frame frame{.body = wire::Closed{.request_id = *close_request_}};
   // A client that does not read it any more loses nothing.
-  channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout).IgnoreError();
+  (void)channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout);
 }
 
 void Session::Break(const absl::Status& why) {
@@ -375,10 +346,9 @@ void Session::Break(const absl::Status& why) {
 }
 
 void Session::SayGoodbye(const absl::Status& why) {
-  v1::Frame frame;
-  frame.mutable_goodbye()->set_code(static_cast<int>(why.code()));
-  frame.mutable_goodbye()->set_message(std::string(why.message()));
-  channel_.SendLast(frame, Clock::now() + kGoodbyeTimeout).IgnoreError();
+  const wire::Frame frame{
+      .body = wire::Goodbye{.code = static_cast<int>(why.code()), .message = std::string(why.message())}};
+  (void)channel_.SendLast(frame, Clock::now() + kGoodbyeTimeout);
 }
 
 void Session::EndLost() {

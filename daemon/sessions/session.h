@@ -26,8 +26,8 @@
 #include "daemon/sessions/descriptor_budget.h"
 #include "daemon/sessions/grant_times.h"
 #include "daemon/sessions/session_state.h"
-#include "lgpu/v1/session.pb.h"
-#include "proto/session_channel.h"
+#include "lgpu/v1/events.pb.h"
+#include "proto/wire/frame_channel.h"
 
 namespace lgpu::daemon {
 
@@ -69,13 +69,13 @@ class Session {
   /// Frames of a process that is gone are served this long: another process may have its socket.
   static constexpr std::chrono::milliseconds kLastFrames{500};
 
-  Session(const SessionServices& services, SessionChannel channel, Peer peer,
+  Session(const SessionServices& services, wire::FrameChannel channel, Peer peer,
           std::shared_ptr<PollWaker> waker);
 
   /// Serves until the session is over.
   void Run();
   /// The channel of a session that no thread runs, for a Goodbye.
-  SessionChannel TakeChannel() { return std::move(channel_); }
+  wire::FrameChannel TakeChannel() { return std::move(channel_); }
   /// The daemon's log says why a peer got no session.
   static void WarnNotServed(LogLimit& limit, const PeerCredentials& peer, const absl::Status& why);
   /// From any thread: says goodbye and ends.
@@ -105,38 +105,38 @@ class Session {
 
   // session_greeting.cc.
   bool Greet();
-  absl::StatusOr<v1::Hello> ReceiveHello();
-  absl::Status MakeState(const v1::Hello& hello, std::uint32_t version);
+  absl::StatusOr<wire::Hello> ReceiveHello();
+  absl::Status MakeState(const wire::Hello& hello, std::uint32_t version);
   absl::Status SendWelcome(std::uint32_t version);
   static std::size_t ClientPageBytes(std::uint32_t version);
-  void HandleAttach(const v1::Attach& request);
-  static bool AnswersSnapshots(const v1::Hello& hello, std::uint32_t version);
+  void HandleAttach(const wire::Attach& request);
+  static bool AnswersSnapshots(const wire::Hello& hello, std::uint32_t version);
 
   // session_snapshots.cc: the program's answers about its blocks.
   void SendSnapshots();
-  void HandleSnapshotPage(const v1::SnapshotPage& page);
+  void HandleSnapshotPage(const wire::SnapshotPage& page);
 
   // session_releases.cc: leases that give way for requests of others.
   /// What the broker is to know about a session of this client.
-  Broker::SessionSpec SpecFor(const v1::Hello& hello, std::uint32_t version) const;
+  Broker::SessionSpec SpecFor(const wire::Hello& hello, std::uint32_t version) const;
   void SendReleases();
-  void HandleReleased(const v1::Released& released);
+  void HandleReleased(const wire::Released& released);
   /// Tells the client that a request may wait longer than it asked for.
   void TellLongerWait(Waiting& waiting);
 
   // session_suspends.cc: programs of leases that are suspended.
-  static bool Suspends(const v1::Hello& hello, std::uint32_t version);
-  static bool SuspendsItself(const v1::Hello& hello, std::uint32_t version);
+  static bool Suspends(const wire::Hello& hello, std::uint32_t version);
+  static bool SuspendsItself(const wire::Hello& hello, std::uint32_t version);
   /// Whether the client follows orders to suspend and to resume.
   bool FollowsSuspends() const;
   void SendSuspends();
-  void HandleSuspended(const v1::Suspended& suspended);
+  void HandleSuspended(const wire::Suspended& suspended);
 
   // session_charges.cc: memory that a program takes from the driver itself.
-  void HandleCharge(const v1::Charge& request);
+  void HandleCharge(const wire::Charge& request);
   void AnswerCharge(std::uint64_t request_id, Clock::time_point asked_at, const Broker::Answer& answer);
-  void HandleUncharge(const v1::Uncharge& request);
-  void HandleChargeAttest(const v1::ChargeAttest& attest);
+  void HandleUncharge(const wire::Uncharge& request);
+  void HandleChargeAttest(const wire::ChargeAttest& attest);
   /// Gives the broker the words of the client page, at the first charge. False: the session is broken.
   bool ShareAllowances();
   /// After the connection's end: whether the process may live with memory that it charged.
@@ -144,8 +144,8 @@ class Session {
 
   // session_resume.cc: a client of an earlier daemon.
   /// In place of MakeState. The session is absent no more, until it is back or its connection ends.
-  absl::Status TakeUp(const v1::Hello& hello, std::uint32_t version);
-  void HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds);
+  absl::Status TakeUp(const wire::Hello& hello, std::uint32_t version);
+  void HandleAttest(const wire::Attest& page, std::vector<UniqueFd>& fds);
   void FinishAttesting();
   /// The connection ended, and the client may come back: the session is absent until then.
   void GoAbsent();
@@ -156,17 +156,17 @@ class Session {
   /// When to look again at the latest, in milliseconds for poll(); -1: never.
   int TimeUntilNextLook() const;
   void HandleFrame();
-  void Dispatch(const v1::Frame& frame);
+  void Dispatch(const wire::Frame& frame);
   /// False, and the session is broken: the id is zero or in use.
   bool IsNewRequest(std::uint64_t id, std::string_view frame);
   static absl::Status TooManyOpen();
   static std::chrono::milliseconds GrowTimeout(std::uint64_t timeout_ms);
-  void HandleGrow(const v1::GrowRequest& request);
-  void HandleWithdraw(const v1::Withdraw& withdraw);
+  void HandleGrow(const wire::GrowRequest& request);
+  void HandleWithdraw(const wire::Withdraw& withdraw);
   void HandleAck(std::uint64_t grant);
-  void HandleReturn(const v1::ReturnRequest& request);
-  void HandleTrimmed(const v1::Trimmed& trimmed);
-  void HandleClose(const v1::CloseRequest& request);
+  void HandleReturn(const wire::ReturnRequest& request);
+  void HandleTrimmed(const wire::Trimmed& trimmed);
+  void HandleClose(const wire::CloseRequest& request);
   /// Answers the requests that waited and wait no more.
   void AnswerWaiting();
   void CheckRequests();
@@ -188,7 +188,7 @@ class Session {
   void ReleaseInFlight();
   void CheckUnread();
   bool IsUndelivered(ChunkId chunk) const;
-  void Send(const v1::Frame& frame);
+  void Send(const wire::Frame& frame);
 
   // The end.
   void Break(const absl::Status& why);
@@ -197,7 +197,7 @@ class Session {
   void Tell(v1::Event::Kind kind, std::string text, const absl::Status* refused = nullptr);
 
   const SessionServices services_;
-  SessionChannel channel_;
+  wire::FrameChannel channel_;
   Mutex closing_mutex_;  // between Cut and the end: Cut must not shut another socket of the same number down
   Peer peer_;
   const std::shared_ptr<PollWaker> waker_;
@@ -211,8 +211,8 @@ class Session {
 
   Clock::time_point turn_;  // when this turn of the loop began
   std::deque<Outgoing> outgoing_;
-  ReceivedFrame received_;  // these four are members only to keep their buffers
-  v1::Frame page_;
+  wire::ReceivedFrame received_;  // these four are members only to keep their buffers
+  wire::Frame page_;
   std::vector<int> page_fds_;
   std::vector<ExportedFd> exported_;
   std::deque<Waiting> waiting_;

@@ -12,13 +12,13 @@
 #include "daemon/sessions/session.h"
 #include "lgpu/status.h"
 #include "proto/mapped_region.h"
-#include "proto/refusal_messages.h"
+#include "proto/refusal_codec.h"
 
 namespace lgpu::daemon {
 namespace {
 
 constexpr std::size_t kMaxWhatBytes = 64;
-constexpr int kMaxTotals = 1024;
+constexpr std::size_t kMaxTotals = 1024;
 
 /// The words of a client page. They share the ownership of the mapping.
 class PageAllowances final : public Allowances {
@@ -54,21 +54,21 @@ bool Session::ShareAllowances() {
   return true;
 }
 
-void Session::HandleCharge(const v1::Charge& request) {
-  if (!IsNewRequest(request.request_id(), "Charge") || !ShareAllowances()) return;
+void Session::HandleCharge(const wire::Charge& request) {
+  if (!IsNewRequest(request.request_id, "Charge") || !ShareAllowances()) return;
   Broker::Answer answer;
   if (waiting_.size() + outgoing_.size() >= kMaxOpenGrows) {
     answer.status = TooManyOpen();
   } else {
     answer = services_.broker.ChargeCard({.session = peer_.id,
-                                          .card_uuid = request.card_uuid(),
-                                          .bytes = Bytes(request.bytes()),
-                                          .what = CleanWhat(request.what()),
+                                          .card_uuid = request.card_uuid,
+                                          .bytes = Bytes(request.bytes),
+                                          .what = CleanWhat(request.what),
                                           .asked_at = turn_,
-                                          .deadline = turn_ + GrowTimeout(request.timeout_ms()),
-                                          .driver_refusals = request.driver_refusals()});
+                                          .deadline = turn_ + GrowTimeout(request.timeout_ms),
+                                          .driver_refusals = request.driver_refusals});
   }
-  AnswerCharge(request.request_id(), turn_, answer);
+  AnswerCharge(request.request_id, turn_, answer);
 }
 
 void Session::AnswerCharge(std::uint64_t request_id, Clock::time_point asked_at,
@@ -83,21 +83,19 @@ void Session::AnswerCharge(std::uint64_t request_id, Clock::time_point asked_at,
   }
   // The program looks at the numbers of its devices next.
   services_.leases.WriteStats(*state_);
-  v1::Frame frame;
-  v1::Charged& charged = *frame.mutable_charged();
-  charged.set_request_id(request_id);
-  charged.set_code(static_cast<int>(answer.status.code()));
-  charged.set_message(std::string(answer.status.message()));
+  wire::Charged charged{.request_id = request_id,
+                        .code = static_cast<int>(answer.status.code()),
+                        .message = std::string(answer.status.message()),
+                        .refusal = {}};
   if (const std::optional<Refusal> refusal = GetRefusal(answer.status)) {
-    *charged.mutable_refusal() = RefusalToProto(*refusal);
+    charged.refusal = RefusalToWire(*refusal);
   }
   if (!answer.status.ok()) TellRefused(answer.status);
-  Send(frame);
+  Send({.body = std::move(charged)});
 }
 
-void Session::HandleUncharge(const v1::Uncharge& request) {
-  const absl::Status status =
-      services_.broker.Uncharge(peer_.id, request.card_uuid(), Bytes(request.bytes()));
+void Session::HandleUncharge(const wire::Uncharge& request) {
+  const absl::Status status = services_.broker.Uncharge(peer_.id, request.card_uuid, Bytes(request.bytes));
   if (!status.ok()) {
     Break(status);
     return;
@@ -105,18 +103,18 @@ void Session::HandleUncharge(const v1::Uncharge& request) {
   services_.leases.WriteStats(*state_);
 }
 
-void Session::HandleChargeAttest(const v1::ChargeAttest& attest) {
+void Session::HandleChargeAttest(const wire::ChargeAttest& attest) {
   absl::Status status;
   if (!state_->has_charge_words()) {
     status = absl::InvalidArgumentError("a ChargeAttest came in a version of the protocol that has none");
-  } else if (attest.totals_size() > kMaxTotals) {
+  } else if (attest.totals.size() > kMaxTotals) {
     status = absl::InvalidArgumentError(
-        absl::StrCat("at most ", kMaxTotals, " totals go into a ChargeAttest, not ", attest.totals_size()));
+        absl::StrCat("at most ", kMaxTotals, " totals go into a ChargeAttest, not ", attest.totals.size()));
   }
   std::map<std::string, Bytes> sums;
-  for (const v1::ChargeAttest::Total& total : attest.totals()) {
-    Bytes& sum = sums[total.card_uuid()];
-    sum = SaturatingAdd(sum, Bytes(total.bytes()));
+  for (const wire::ChargeAttest::Total& total : attest.totals) {
+    Bytes& sum = sums[total.card_uuid];
+    sum = SaturatingAdd(sum, Bytes(total.bytes));
   }
   for (const auto& [card, bytes] : sums) {
     status.Update(services_.broker.restore().AttestCharge(peer_.id, card, bytes));

@@ -11,7 +11,7 @@
 #include "allocator/broker/session_trims.h"
 #include "base/refusal_text.h"
 #include "daemon/sessions/session.h"
-#include "proto/refusal_messages.h"
+#include "proto/refusal_codec.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -45,21 +45,18 @@ std::uint64_t Session::NextGrantId() {
   return id;
 }
 
-void Session::Send(const v1::Frame& frame) {
+void Session::Send(const wire::Frame& frame) {
   if (end_ == End::kNone && !channel_.Send(frame, {}, Clock::now() + kSendTimeout).ok()) end_ = End::kLost;
 }
 
 void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Growth growth) {
-  v1::Frame frame;
-  v1::GrowRefused& refused = *frame.mutable_grow_refused();
-  refused.set_request_id(request_id);
-  refused.set_code(static_cast<int>(status.code()));
-  refused.set_message(std::string(status.message()));
-  if (const std::optional<Refusal> refusal = GetRefusal(status)) {
-    *refused.mutable_refusal() = RefusalToProto(*refusal);
-  }
+  wire::GrowRefused refused{.request_id = request_id,
+                            .code = static_cast<int>(status.code()),
+                            .message = std::string(status.message()),
+                            .refusal = {}};
+  if (const std::optional<Refusal> refusal = GetRefusal(status)) refused.refusal = RefusalToWire(*refusal);
   if (growth == Growth::kNeeded && !absl::IsCancelled(status)) TellRefused(status);
-  Send(frame);
+  Send({.body = std::move(refused)});
 }
 
 void Session::TellRefused(const absl::Status& status) {
@@ -74,12 +71,8 @@ void Session::TellRefused(const absl::Status& status) {
 void Session::SendTrims() {
   if (attesting_) return;  // the client takes the next frame for Attested
   for (const TrimOrder& order : services_.broker.trims().TakeOrders(peer_.id)) {
-    v1::Frame frame;
-    v1::Trim& trim = *frame.mutable_trim();
-    trim.set_trim_id(order.id.value);
-    trim.set_device_id(order.device.value);
-    trim.set_bytes(order.bytes.count());
-    Send(frame);
+    Send({.body = wire::Trim{
+              .trim_id = order.id.value, .device_id = order.device.value, .bytes = order.bytes.count()}});
   }
 }
 
@@ -127,8 +120,9 @@ bool Session::SendPage(Outgoing& outgoing) {
   const std::size_t count = std::min(outgoing.rest().size(), services_.budget.per_message());
   if (!services_.budget.TryTake(peer_.id, waker_, count)) return false;
   const std::span<const Chunk> chunks = outgoing.rest().first(count);
-  v1::Grant& grant = *page_.mutable_grant();
-  grant.Clear();
+  if (page_.Get<wire::Grant>() == nullptr) page_.body = wire::Grant{};
+  wire::Grant& grant = std::get<wire::Grant>(page_.body);
+  grant.chunks.clear();
   exported_.clear();
   page_fds_.clear();
   for (const Chunk& granted : chunks) {
@@ -140,15 +134,13 @@ bool Session::SendPage(Outgoing& outgoing) {
     }
     page_fds_.push_back((*fd)->get());
     exported_.push_back(*std::move(fd));
-    v1::Chunk& chunk = *grant.add_chunks();
-    chunk.set_id(granted.id.value);
-    chunk.set_bytes(granted.bytes.count());
+    grant.chunks.push_back({.id = granted.id.value, .bytes = granted.bytes.count()});
   }
   failing_since_.reset();
-  grant.set_request_id(outgoing.request_id);
-  grant.set_grant_id(NextGrantId());
-  grant.set_device_id(outgoing.device.value);
-  grant.set_more(count < outgoing.rest().size());
+  grant.request_id = outgoing.request_id;
+  grant.grant_id = NextGrantId();
+  grant.device_id = outgoing.device.value;
+  grant.more = count < outgoing.rest().size();
   const Clock::time_point now = Clock::now();
   const absl::Status sent = channel_.Send(page_, page_fds_, now + kSendTimeout);
   exported_.clear();
@@ -162,7 +154,7 @@ bool Session::SendPage(Outgoing& outgoing) {
     return false;
   }
   outgoing.sent += count;
-  grant_in_flight_ = grant.grant_id();
+  grant_in_flight_ = grant.grant_id;
   fds_in_flight_ = count;
   sent_at_ = now;
   if (!outgoing.rest().empty()) return false;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/sessions/session.h"
 #include "lgpu/status.h"
+#include "proto/generated_messages.h"
 #include "proto/mapped_region.h"
 
 namespace lgpu::daemon {
@@ -37,27 +38,27 @@ std::string CleanCommand(const std::string& command, std::int64_t pid) {
 }  // namespace
 
 std::size_t Session::ClientPageBytes(std::uint32_t version) {
-  return version >= SessionChannel::kChargeVersion ? sizeof(ClientPage) : kClientPageBytesWithoutCharges;
+  return version >= wire::Protocol::kChargeVersion ? sizeof(ClientPage) : kClientPageBytesWithoutCharges;
 }
 
-bool Session::AnswersSnapshots(const v1::Hello& hello, std::uint32_t version) {
-  return hello.answers_snapshots() && version >= SessionChannel::kSnapshotVersion;
+bool Session::AnswersSnapshots(const wire::Hello& hello, std::uint32_t version) {
+  return hello.answers_snapshots && version >= wire::Protocol::kSnapshotVersion;
 }
 
 bool Session::Greet() {
-  absl::StatusOr<v1::Hello> hello = ReceiveHello();
+  absl::StatusOr<wire::Hello> hello = ReceiveHello();
   absl::Status status = hello.status();
   std::uint32_t version = 0;
   if (status.ok()) {
-    version = std::min(hello->protocol_version(), SessionChannel::kProtocolVersion);
-    if (version < std::max(hello->oldest_version(), SessionChannel::kOldestVersion)) {
-      status = absl::FailedPreconditionError(absl::StrCat(
-          "the client speaks versions ", hello->oldest_version(), " to ", hello->protocol_version(),
-          " of the session protocol, this daemon ", SessionChannel::kOldestVersion, " to ",
-          SessionChannel::kProtocolVersion, "; update the older one"));
+    version = std::min(hello->protocol_version, wire::Protocol::kProtocolVersion);
+    if (version < std::max(hello->oldest_version, wire::Protocol::kOldestVersion)) {
+      status = absl::FailedPreconditionError(
+          absl::StrCat("the client speaks versions ", hello->oldest_version, " to ", hello->protocol_version,
+                       " of the session protocol, this daemon ", wire::Protocol::kOldestVersion, " to ",
+                       wire::Protocol::kProtocolVersion, "; update the older one"));
     }
   }
-  if (status.ok()) status = hello->has_resume() ? TakeUp(*hello, version) : MakeState(*hello, version);
+  if (status.ok()) status = hello->resume ? TakeUp(*hello, version) : MakeState(*hello, version);
   if (!status.ok()) {
     if (absl::IsInvalidArgument(status)) Tell(v1::Event::KIND_PROTOCOL_ERROR, std::string(status.message()));
     if (absl::IsResourceExhausted(status)) WarnNotServed(services_.log_limit, peer_.credentials, status);
@@ -70,29 +71,30 @@ bool Session::Greet() {
   return true;
 }
 
-absl::StatusOr<v1::Hello> Session::ReceiveHello() {
+absl::StatusOr<wire::Hello> Session::ReceiveHello() {
   pollfd polled[] = {{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
                      {.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(kHelloTimeout).count();
   ::poll(polled, 2, static_cast<int>(timeout));
   if (stop_.load()) return absl::UnavailableError("the daemon is stopping");
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(SessionChannel::kAtOnce));
-  if (!received.frame.has_hello() || !received.fds.empty() || received.fds_cut ||
-      received.frame.acknowledges() != 0) {
+  wire::ReceivedFrame received;
+  LGPU_RETURN_IF_ERROR(channel_.Receive(received, wire::Channel::kAtOnce));
+  auto* const hello = std::get_if<wire::Hello>(&received.frame.body);
+  if (hello == nullptr || !received.fds.empty() || received.fds_cut || received.frame.acknowledges != 0) {
     return absl::InvalidArgumentError(
         "the first frame of a session is Hello, without descriptors and with nothing to acknowledge");
   }
-  return std::move(*received.frame.mutable_hello());
+  return std::move(*hello);
 }
 
-absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
+absl::Status Session::MakeState(const wire::Hello& hello, std::uint32_t version) {
   LGPU_ASSIGN_OR_RETURN(std::string token, RandomBytes(kTokenBytes));
   LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage(MapWithBoost));
   LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page,
                         SharedPages::CreateClientPage(MapWithBoost, ClientPageBytes(version)));
   SessionState::Identity identity{.id = peer_.id,
                                   .uid = peer_.credentials.uid,
-                                  .command = CleanCommand(hello.command(), peer_.credentials.pid),
+                                  .command = CleanCommand(hello.command, peer_.credentials.pid),
                                   .token = std::move(token),
                                   .protocol_version = version,
                                   .answers_snapshots = AnswersSnapshots(hello, version),
@@ -107,15 +109,14 @@ absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
 }
 
 absl::Status Session::SendWelcome(std::uint32_t version) {
-  v1::Frame frame;
-  v1::Welcome& welcome = *frame.mutable_welcome();
-  welcome.set_protocol_version(version);
-  welcome.set_session_id(peer_.id.value);
-  welcome.set_session_token(state_->identity().token);
-  welcome.set_stats_page_bytes(sizeof(StatsPage));
-  welcome.set_client_page_bytes(static_cast<std::uint32_t>(ClientPageBytes(version)));
-  welcome.set_daemon("lgpud " LGPU_VERSION);
-  welcome.set_resumed(attesting_);
+  const wire::Frame frame{
+      .body = wire::Welcome{.protocol_version = version,
+                            .session_id = peer_.id.value,
+                            .session_token = {state_->identity().token},
+                            .stats_page_bytes = sizeof(StatsPage),
+                            .client_page_bytes = static_cast<std::uint32_t>(ClientPageBytes(version)),
+                            .daemon = "lgpud " LGPU_VERSION,
+                            .resumed = attesting_}};
   const int fds[] = {state_->stats_page().fd(), state_->client_page().fd()};
   const Clock::time_point deadline = Clock::now() + kSendTimeout;
   while (!services_.budget.TryTake(peer_.id, waker_, std::size(fds))) {
@@ -139,20 +140,19 @@ absl::Status Session::SendWelcome(std::uint32_t version) {
 }
 
 // As Control.AttachLease. It does not wait for memory, only for the journal's write.
-void Session::HandleAttach(const v1::Attach& request) {
-  if (request.request_id() == 0) {
+void Session::HandleAttach(const wire::Attach& request) {
+  if (request.request_id == 0) {
     Break(absl::InvalidArgumentError("request_id 0 of Attach is not allowed"));
     return;
   }
   absl::StatusOr<v1::Lease> lease =
-      services_.leases.Attach({.uid = state_->uid(), .session = state_, .only = peer_.only}, request.lease());
-  v1::Frame frame;
-  v1::Attached& attached = *frame.mutable_attached();
-  attached.set_request_id(request.request_id());
-  attached.set_code(static_cast<int>(lease.status().code()));
-  attached.set_message(std::string(lease.status().message()));
-  if (lease.ok()) *attached.mutable_lease() = *std::move(lease);
-  Send(frame);
+      services_.leases.Attach({.uid = state_->uid(), .session = state_, .only = peer_.only}, request.lease);
+  wire::Attached attached{.request_id = request.request_id,
+                          .code = static_cast<int>(lease.status().code()),
+                          .message = std::string(lease.status().message()),
+                          .lease = {}};
+  if (lease.ok()) attached.lease = ToStruct<wire::Lease>(*lease);
+  Send({.body = std::move(attached)});
 }
 
 }  // namespace lgpu::daemon

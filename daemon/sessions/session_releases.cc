@@ -33,13 +33,13 @@ std::chrono::milliseconds TimeUntil(std::chrono::steady_clock::time_point then) 
 
 }  // namespace
 
-Broker::SessionSpec Session::SpecFor(const v1::Hello& hello, std::uint32_t version) const {
-  const bool gives_way = version >= SessionChannel::kGiveWayVersion;
+Broker::SessionSpec Session::SpecFor(const wire::Hello& hello, std::uint32_t version) const {
+  const bool gives_way = version >= wire::Protocol::kGiveWayVersion;
   return {.pid = peer_.credentials.pid,
           .waker = waker_,
-          .trims = version >= SessionChannel::kTrimVersion,
+          .trims = version >= wire::Protocol::kTrimVersion,
           .waits_longer = gives_way,
-          .runs_release = gives_way && hello.runs_release(),
+          .runs_release = gives_way && hello.runs_release,
           .suspends_itself = SuspendsItself(hello, version)};
 }
 
@@ -47,10 +47,8 @@ void Session::TellLongerWait(Waiting& waiting) {
   const std::optional<Broker::TimePoint> until = services_.broker.releases().LongerWait(waiting.grow);
   if (!until || *until <= waiting.told_until) return;
   waiting.told_until = *until;
-  v1::Frame frame;
-  frame.mutable_still_waiting()->set_request_id(waiting.request_id);
-  frame.mutable_still_waiting()->set_more_ms(static_cast<std::uint64_t>(TimeUntil(*until).count()));
-  Send(frame);
+  Send({.body = wire::StillWaiting{.request_id = waiting.request_id,
+                                   .more_ms = static_cast<std::uint64_t>(TimeUntil(*until).count())}});
 }
 
 void Session::SendReleases() {
@@ -69,23 +67,20 @@ void Session::SendReleases() {
          absl::StrCat("asked to give way: it has been idle for ",
                       std::chrono::duration_cast<std::chrono::seconds>(idle).count(),
                       "s, and a request lacks ", FormatBytes(order.bytes), " of what it holds"));
-    v1::Frame frame;
-    v1::Release& release = *frame.mutable_release();
-    release.set_release_id(order.id.value);
-    release.set_bytes(order.bytes.count());
-    release.set_limit_ms(static_cast<std::uint64_t>(order.limit.count()));
-    Send(frame);
+    Send({.body = wire::Release{.release_id = order.id.value,
+                                .bytes = order.bytes.count(),
+                                .limit_ms = static_cast<std::uint64_t>(order.limit.count())}});
   }
 }
 
-void Session::HandleReleased(const v1::Released& released) {
-  const bool is_done = released.code() == 0;
+void Session::HandleReleased(const wire::Released& released) {
+  const bool is_done = released.code == 0;
   if (!is_done) {
     Tell(v1::Event::KIND_GIVING_WAY,
-         absl::StrCat("the release hook failed: ", CleanMessage(released.message())));
+         absl::StrCat("the release hook failed: ", CleanMessage(released.message)));
   }
   const absl::Status status = services_.broker.releases().Answer(
-      peer_.id, ReleaseId{released.release_id()}, is_done ? ReleaseOutcome::kDone : ReleaseOutcome::kFailed);
+      peer_.id, ReleaseId{released.release_id}, is_done ? ReleaseOutcome::kDone : ReleaseOutcome::kFailed);
   if (!status.ok()) Break(status);
 }
 

@@ -30,20 +30,20 @@ absl::Status WaitsFor(const SessionDirectory::Waiting& session) {
 
 }  // namespace
 
-absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
-  const v1::Resume& resume = hello.resume();
-  const std::shared_ptr<SessionState> absent = services_.sessions.FindToken(resume.session_token());
-  if (const auto waiting = services_.sessions.FindWaiting(resume.session_token());
-      waiting && waiting->id.value == resume.session_id() && waiting->uid == peer_.credentials.uid) {
+absl::Status Session::TakeUp(const wire::Hello& hello, std::uint32_t version) {
+  const wire::Resume& resume = *hello.resume;
+  const std::shared_ptr<SessionState> absent = services_.sessions.FindToken(resume.session_token.bytes);
+  if (const auto waiting = services_.sessions.FindWaiting(resume.session_token.bytes);
+      waiting && waiting->id.value == resume.session_id && waiting->uid == peer_.credentials.uid) {
     return WaitsFor(*waiting);
   }
-  if (absent == nullptr || absent->id().value != resume.session_id() ||
+  if (absent == nullptr || absent->id().value != resume.session_id ||
       absent->uid() != peer_.credentials.uid) {
-    return CannotBeTakenUp(resume.session_id(), "you have no such session at this lgpud");
+    return CannotBeTakenUp(resume.session_id, "you have no such session at this lgpud");
   }
   const Process& process = absent->process();
   if (process.pid != peer_.process.pid || process.start_time != peer_.process.start_time) {
-    return CannotBeTakenUp(resume.session_id(), "it is another process's");
+    return CannotBeTakenUp(resume.session_id, "it is another process's");
   }
   if (absl::Status why = absent->end_request(); !why.ok()) return why;
   LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage(MapWithBoost));
@@ -52,7 +52,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   if (!absent->LeaveAbsent()) {
     // The earlier connection's end may not be known yet: the client asks again.
     return absl::UnavailableError(
-        absl::StrCat("session ", resume.session_id(), " has a connection; try again"));
+        absl::StrCat("session ", resume.session_id, " has a connection; try again"));
   }
   services_.reclaimer.Unwatch(*absent);
   peer_.id = absent->id();
@@ -61,7 +61,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   identity.answers_snapshots = AnswersSnapshots(hello, version);
   identity.suspends = Suspends(hello, version);
   identity.suspends_itself = SuspendsItself(hello, version);
-  identity.has_suspended = (identity.suspends || identity.suspends_itself) && hello.has_suspended();
+  identity.has_suspended = (identity.suspends || identity.suspends_itself) && hello.has_suspended;
   identity.earlier_pages = absent->pages();  // also of attempts that failed
   // The client maps one of them. All must be known: a client that maps none of them counts as closed.
   constexpr std::size_t kMostEarlierPages = 64;
@@ -84,22 +84,22 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   return attached;
 }
 
-void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
+void Session::HandleAttest(const wire::Attest& page, std::vector<UniqueFd>& fds) {
   if (!std::exchange(maps_page_, true)) {
     // An attestation shows that the client maps the page of this connection.
     state_->ForgetEarlierPages();
     services_.leases.RecordSession(*state_).IgnoreError();  // the journal's present record is right too
   }
-  const std::size_t count = static_cast<std::size_t>(page.chunks_size());
+  const std::size_t count = page.chunks.size();
   absl::Status status;
   if (!fds.empty() && fds.size() != count) {
     status = absl::InvalidArgumentError(
         absl::StrCat(count, " chunks were named, and ", fds.size(), " descriptors came with them"));
   }
   for (std::size_t i = 0; i < count && status.ok(); ++i) {
-    const v1::Chunk& chunk = page.chunks(static_cast<int>(i));
-    status = services_.broker.restore().Attest(peer_.id, LogicalId{page.device_id()},
-                                               {.id = ChunkId{chunk.id()}, .bytes = Bytes(chunk.bytes())},
+    const wire::Chunk& chunk = page.chunks[i];
+    status = services_.broker.restore().Attest(peer_.id, LogicalId{page.device_id},
+                                               {.id = ChunkId{chunk.id}, .bytes = Bytes(chunk.bytes)},
                                                fds.empty() ? UniqueFd() : std::move(fds[i]));
   }
   if (!status.ok()) {
@@ -107,10 +107,8 @@ void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
     return;
   }
   // The answer goes first: the search for missing chunks goes over the whole machine.
-  v1::Frame frame;
-  frame.mutable_attested();
-  Send(frame);
-  if (!page.more() && end_ == End::kNone) FinishAttesting();
+  Send({.body = wire::Attested{}});
+  if (!page.more && end_ == End::kNone) FinishAttesting();
 }
 
 void Session::FinishAttesting() {

@@ -11,15 +11,14 @@
 namespace lgpu::daemon {
 
 void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only) {
-  SessionChannel channel(std::move(socket));
+  wire::FrameChannel channel(std::move(socket));
   const absl::Status status = TryServe(channel, peer, only);
   if (status.ok()) return;
   Session::WarnNotServed(services_.log_limit, peer, status);
-  v1::Frame frame;
-  frame.mutable_goodbye()->set_code(static_cast<int>(status.code()));
-  frame.mutable_goodbye()->set_message(std::string(status.message()));
+  const wire::Frame frame{.body = wire::Goodbye{.code = static_cast<int>(status.code()),
+                                                .message = std::string(status.message())}};
   // A new socket has room for one frame; without that room the client does not get the reason.
-  channel.SendLast(frame, std::chrono::steady_clock::now()).IgnoreError();
+  (void)channel.SendLast(frame, std::chrono::steady_clock::now());
 }
 
 void SessionServer::SkipIds(SessionId last) {
@@ -27,7 +26,7 @@ void SessionServer::SkipIds(SessionId last) {
   last_id_ = std::max(last_id_, last.value);
 }
 
-absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredentials& peer,
+absl::Status SessionServer::TryServe(wire::FrameChannel& channel, const PeerCredentials& peer,
                                      std::optional<LeaseKey> only) {
   // First: a flood of connections beyond a share costs other users little.
   if (!TryTakePlace(peer.uid)) {
@@ -48,7 +47,7 @@ bool SessionServer::TryTakePlace(std::uint32_t uid) {
   return shares_.TryTake(uid);
 }
 
-absl::Status SessionServer::StartSession(SessionChannel& channel, const PeerCredentials& peer,
+absl::Status SessionServer::StartSession(wire::FrameChannel& channel, const PeerCredentials& peer,
                                          std::optional<LeaseKey> only) {
   LGPU_ASSIGN_OR_RETURN(Process process, HoldProcess(peer.pid));
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());

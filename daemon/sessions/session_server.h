@@ -13,7 +13,7 @@
 #include "base/unique_fd.h"
 #include "daemon/server/user_shares.h"
 #include "daemon/sessions/session.h"
-#include "proto/session_channel.h"
+#include "proto/wire/frame_channel.h"
 
 namespace lgpu::daemon {
 
@@ -50,10 +50,11 @@ class SessionServer {
     Thread thread;
     bool over = false;
   };
-  absl::Status TryServe(SessionChannel& channel, const PeerCredentials& peer, std::optional<LeaseKey> only);
+  absl::Status TryServe(wire::FrameChannel& channel, const PeerCredentials& peer,
+                        std::optional<LeaseKey> only);
   bool TryTakePlace(std::uint32_t uid);
   /// The caller has taken a place of the user's share.
-  absl::Status StartSession(SessionChannel& channel, const PeerCredentials& peer,
+  absl::Status StartSession(wire::FrameChannel& channel, const PeerCredentials& peer,
                             std::optional<LeaseKey> only);
   void Run(SessionId id, Session* session);
 

@@ -10,12 +10,11 @@ void Session::SendSnapshots() {
   if (attesting_ || close_request_ || end_ != End::kNone) return;
   const bool is_time = next_snapshot_look_ && turn_ >= *next_snapshot_look_;
   if (!is_time && !state_->snapshots().has_news()) return;
-  v1::Frame frame;
-  while (std::optional<v1::Snapshot> next = state_->snapshots().Next()) {
-    *frame.mutable_snapshot() = *std::move(next);
+  while (const std::optional<wire::Snapshot> next = state_->snapshots().Next()) {
+    const wire::Frame frame{.body = *next};
     // Do not wait for a client that does not read: a frame without room in the socket fails the snapshot
     // alone.
-    const absl::Status sent = channel_.Send(frame, {}, SessionChannel::kAtOnce);
+    const absl::Status sent = channel_.Send(frame, {}, wire::Channel::kAtOnce);
     if (absl::IsUnavailable(sent)) {
       end_ = End::kLost;
       return;
@@ -28,7 +27,7 @@ void Session::SendSnapshots() {
   next_snapshot_look_ = state_->snapshots().next_look();
 }
 
-void Session::HandleSnapshotPage(const v1::SnapshotPage& page) {
+void Session::HandleSnapshotPage(const wire::SnapshotPage& page) {
   const absl::Status status = state_->snapshots().Take(page);
   if (!status.ok()) Break(status);
 }

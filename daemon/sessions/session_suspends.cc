@@ -17,12 +17,12 @@ constexpr std::size_t kMaxReasonBytes = 400;
 
 }  // namespace
 
-bool Session::Suspends(const v1::Hello& hello, std::uint32_t version) {
-  return version >= SessionChannel::kGiveWayVersion && hello.suspends();
+bool Session::Suspends(const wire::Hello& hello, std::uint32_t version) {
+  return version >= wire::Protocol::kGiveWayVersion && hello.suspends;
 }
 
-bool Session::SuspendsItself(const v1::Hello& hello, std::uint32_t version) {
-  return version >= SessionChannel::kGiveWayVersion && hello.suspends_itself() && !hello.suspends();
+bool Session::SuspendsItself(const wire::Hello& hello, std::uint32_t version) {
+  return version >= wire::Protocol::kGiveWayVersion && hello.suspends_itself && !hello.suspends;
 }
 
 bool Session::FollowsSuspends() const {
@@ -32,29 +32,24 @@ bool Session::FollowsSuspends() const {
 
 void Session::SendSuspends() {
   if (!FollowsSuspends() || attesting_) return;
-  for (v1::Suspend& order : services_.suspender->TakeOrders(peer_.id)) {
-    v1::Frame frame;
-    *frame.mutable_suspend() = std::move(order);
-    Send(frame);
-  }
+  for (wire::Suspend& order : services_.suspender->TakeOrders(peer_.id)) Send({.body = std::move(order)});
 }
 
-void Session::HandleSuspended(const v1::Suspended& suspended) {
+void Session::HandleSuspended(const wire::Suspended& suspended) {
   if (!FollowsSuspends()) {
     Break(absl::InvalidArgumentError("Suspended came from a client that suspends nothing"));
     return;
   }
-  const int code = suspended.code();
+  const int code = suspended.code;
   const bool is_code = code >= 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
   std::set<std::int64_t> left;
-  for (const v1::ProcessName& process : suspended.left()) left.insert(process.pid());
+  for (const wire::ProcessName& process : suspended.left) left.insert(process.pid);
   std::map<LogicalId, Bytes> needs;
-  for (const v1::DeviceBytes& need : suspended.needs())
-    needs[LogicalId{need.device_id()}] = Bytes(need.bytes());
+  for (const wire::DeviceBytes& need : suspended.needs) needs[LogicalId{need.device_id}] = Bytes(need.bytes);
   services_.suspender->Answer(
-      peer_.id, suspended.order_id(),
+      peer_.id, suspended.order_id,
       absl::Status(is_code ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-                   AsUtf8(suspended.message().substr(0, kMaxReasonBytes))),
+                   AsUtf8(suspended.message.substr(0, kMaxReasonBytes))),
       left, needs);
 }
 

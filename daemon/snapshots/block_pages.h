@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/snapshots/lease_blocks.h"
-#include "lgpu/v1/session.pb.h"
+#include "proto/wire/session_messages.h"
 
 namespace lgpu::daemon {
 
@@ -33,18 +33,18 @@ class BlockPages {
   /// The next page. DATA_LOSS: it cannot be, and the text says why; RESOURCE_EXHAUSTED: there is no room for
   /// its blocks; FAILED_PRECONDITION: the program knows no maps; else the program's own error. After an error
   /// the object is of no use.
-  absl::Status Add(const v1::SnapshotPage& page);
+  absl::Status Add(const wire::SnapshotPage& page);
   /// What was added, as far as it goes: taken_at, region, ops, and mappings and blocks or the map.
   DeviceBlocks Take() { return std::move(blocks_); }
 
  private:
-  absl::Status Begin(const v1::SnapshotPage& page);
-  absl::Status AddNames(const v1::SnapshotPage& page);
-  absl::Status AddMappings(const v1::MappingList& list);
-  absl::Status AddBlocks(const v1::BlockList& list);
-  absl::Status AddMap(const v1::SnapshotPage& page);
-  absl::Status BeginMap(const v1::BlockMap& told);
-  absl::Status AddCells(const v1::BlockMap& told);
+  absl::Status Begin(const wire::SnapshotPage& page);
+  absl::Status AddNames(const wire::SnapshotPage& page);
+  absl::Status AddMappings(const wire::MappingList& list);
+  absl::Status AddBlocks(const wire::BlockList& list);
+  absl::Status AddMap(const wire::SnapshotPage& page);
+  absl::Status BeginMap(const wire::BlockMap& told);
+  absl::Status AddCells(const wire::BlockMap& told);
   /// Looks from the mapping of the block before on.
   bool LiesInMapping(const ToldBlock& block);
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "allocator/broker/broker.h"
-#include "lgpu/v1/snapshot.pb.h"
 #include "lgpu/v1/stats.pb.h"
+#include "proto/wire/snapshot_messages.h"
 
 namespace lgpu::daemon {
 
@@ -28,7 +28,7 @@ struct ToldBlock {
   std::uint32_t age_ms = 0;   // at DeviceBlocks::taken_at
   std::uint32_t op = 0;       // in DeviceBlocks::ops
   std::uint16_t stream = 0;
-  std::uint8_t state = v1::BlockList::STATE_LIVE;
+  std::uint8_t state = static_cast<std::uint8_t>(wire::BlockList::State::kLive);
   std::uint64_t end() const { return offset + bytes; }
 };
 static_assert(sizeof(ToldBlock) == 32);
@@ -65,7 +65,7 @@ struct DeviceBlocks {
   /// lost the daemon; DATA_LOSS: what it told cannot be; else as the program answered.
   absl::Status status;
   std::chrono::system_clock::time_point taken_at;
-  v1::RegionStats region;
+  wire::RegionStats region;
   std::vector<std::string> ops;  // [0]: "", of blocks whose owner said nothing
   // Either these, or the map.
   std::vector<ToldMapping> mappings;

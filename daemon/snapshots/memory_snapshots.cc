@@ -10,7 +10,7 @@
 #include "daemon/server/charged_kinds.h"
 #include "daemon/snapshots/snapshot_line.h"
 #include "lgpu/status.h"
-#include "proto/session_channel.h"
+#include "proto/wire/channel.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -181,10 +181,10 @@ absl::Status CheckAnswers(const SessionState& session, bool has_charges) {
         absl::StrCat("pid ", pid, " has not connected again since lgpud was started"));
   }
   const SessionState::Identity& identity = session.identity();
-  if (has_charges || identity.protocol_version >= SessionChannel::kSnapshotVersion) return absl::OkStatus();
+  if (has_charges || identity.protocol_version >= wire::Protocol::kSnapshotVersion) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("pid ", pid, " speaks version ", identity.protocol_version,
-                   " of the session protocol; snapshots need version ", SessionChannel::kSnapshotVersion,
+                   " of the session protocol; snapshots need version ", wire::Protocol::kSnapshotVersion,
                    " or newer\ntry: start it again with the liblgpu of this lgpud"));
 }
 

@@ -46,15 +46,15 @@ void SnapshotLine::Close(const absl::Status& why) {
   for (const std::shared_ptr<DeviceAsk>& ask : open) ask->done(why, {});
 }
 
-std::optional<v1::Snapshot> SnapshotLine::Next() {
+std::optional<wire::Snapshot> SnapshotLine::Next() {
   MutexLock lock(mutex_);
   has_news_.store(false, std::memory_order_release);
   GiveUpUnanswered();
   if (unanswered_ || !closed_.ok()) return std::nullopt;
-  v1::Snapshot frame;
+  wire::Snapshot frame;
   if (to_end_) {
-    frame.set_snapshot_id(*std::exchange(to_end_, std::nullopt));
-    frame.set_end(true);
+    frame.snapshot_id = *std::exchange(to_end_, std::nullopt);
+    frame.end = true;
     return frame;
   }
   if (current_ == nullptr) {
@@ -65,10 +65,10 @@ std::optional<v1::Snapshot> SnapshotLine::Next() {
     next_page_ = 0;
   }
   unanswered_ = {.id = last_id_, .page = next_page_++, .asked_at = std::chrono::steady_clock::now()};
-  frame.set_snapshot_id(unanswered_->id);
-  frame.set_device_id(current_->device.value);
-  frame.set_page(unanswered_->page);
-  frame.set_cells(current_->pages.most_cells());
+  frame.snapshot_id = unanswered_->id;
+  frame.device_id = current_->device.value;
+  frame.page = unanswered_->page;
+  frame.cells = current_->pages.most_cells();
   return frame;
 }
 
@@ -89,9 +89,9 @@ void SnapshotLine::GiveUpUnanswered() {
   given_up_.push_back(*std::exchange(unanswered_, std::nullopt));
 }
 
-bool SnapshotLine::TakeGivenUp(const v1::SnapshotPage& page) {
+bool SnapshotLine::TakeGivenUp(const wire::SnapshotPage& page) {
   return std::erase_if(given_up_, [&page](const Frame& frame) {
-           return frame.id == page.snapshot_id() && frame.page == page.page();
+           return frame.id == page.snapshot_id && frame.page == page.page;
          }) != 0;
 }
 
@@ -107,22 +107,22 @@ void SnapshotLine::Fail(const absl::Status& why) {
   if (ask != nullptr) ask->done(why, {});
 }
 
-absl::Status SnapshotLine::Take(const v1::SnapshotPage& page) {
+absl::Status SnapshotLine::Take(const wire::SnapshotPage& page) {
   std::shared_ptr<DeviceAsk> ask;
-  const bool keeps_more = page.code() == 0 && page.more();
+  const bool keeps_more = page.code == 0 && page.more;
   {
     MutexLock lock(mutex_);
     // The program has forgotten that snapshot with the question after it.
     if (TakeGivenUp(page)) return absl::OkStatus();
-    if (!unanswered_ || page.snapshot_id() != unanswered_->id || page.page() != unanswered_->page) {
-      return absl::InvalidArgumentError(absl::StrCat("page ", page.page(), " of snapshot ",
-                                                     page.snapshot_id(), " came, which was not asked for"));
+    if (!unanswered_ || page.snapshot_id != unanswered_->id || page.page != unanswered_->page) {
+      return absl::InvalidArgumentError(absl::StrCat("page ", page.page, " of snapshot ", page.snapshot_id,
+                                                     " came, which was not asked for"));
     }
     unanswered_.reset();
     given_up_.clear();  // programs answer in order: those are lost
     has_news_.store(true, std::memory_order_release);
     ask = current_;
-    if (ask == nullptr && keeps_more) to_end_ = page.snapshot_id();
+    if (ask == nullptr && keeps_more) to_end_ = page.snapshot_id;
   }
   if (ask == nullptr) return absl::OkStatus();
   const absl::Status added = ask->pages.Add(page);
@@ -130,7 +130,7 @@ absl::Status SnapshotLine::Take(const v1::SnapshotPage& page) {
   {
     MutexLock lock(mutex_);
     current_.reset();
-    if (keeps_more) to_end_ = page.snapshot_id();
+    if (keeps_more) to_end_ = page.snapshot_id;
   }
   ask->done(added, ask->pages.Take());
   return absl::OkStatus();

@@ -17,7 +17,7 @@
 #include "allocator/broker/waker.h"
 #include "base/mutex.h"
 #include "daemon/snapshots/block_pages.h"
-#include "lgpu/v1/session.pb.h"
+#include "proto/wire/session_messages.h"
 
 namespace lgpu::daemon {
 
@@ -62,11 +62,11 @@ class SnapshotLine {
   /// Whether Next may have a frame.
   bool has_news() const { return has_news_.load(std::memory_order_acquire); }
   /// The next frame for the program; nothing: none now.
-  std::optional<v1::Snapshot> Next();
+  std::optional<wire::Snapshot> Next();
   /// The frame could not be sent: its question is answered by `why`.
   void Fail(const absl::Status& why);
   /// The program's answer. INVALID_ARGUMENT: it was not asked for.
-  absl::Status Take(const v1::SnapshotPage& page);
+  absl::Status Take(const wire::SnapshotPage& page);
 
  private:
   struct Frame {
@@ -76,7 +76,7 @@ class SnapshotLine {
   };
   std::optional<TimePoint> GiveUpAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveUpUnanswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool TakeGivenUp(const v1::SnapshotPage& page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeGivenUp(const wire::SnapshotPage& page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<Waker> waker_;
   const std::chrono::milliseconds patience_;

@@ -5,6 +5,7 @@
 
 #include "daemon/leases/ids.h"
 #include "google/protobuf/util/time_util.h"
+#include "proto/generated_messages.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -81,7 +82,7 @@ v1::MemorySnapshotPart SnapshotParts::DevicePart(const DeviceBlocks& device) {
     entry.set_message(std::string(device.status.message()));
     if (device.status.ok()) {
       *entry.mutable_taken_at() = ToTimestamp(device.taken_at);
-      *entry.mutable_region() = device.region;
+      *entry.mutable_region() = ToGenerated<v1::RegionStats>(device.region);
     }
   }
   for (std::size_t names = 0; names < kMostEntries && name_ < device.ops.size(); ++names, ++name_) {

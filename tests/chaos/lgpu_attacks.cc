@@ -147,11 +147,11 @@ void Churn(const Attack& attack) {
 /// lgpud gave it no session.
 absl::StatusOr<void*> LeaveASession(const std::string& dir, const v1::Lease& lease) {
   RawSession session;
-  LGPU_ASSIGN_OR_RETURN(session.channel, SessionChannel::Connect(dir + "/session.sock"));
+  LGPU_ASSIGN_OR_RETURN(session.channel, GeneratedChannel::Connect(dir + "/session.sock"));
   v1::Frame frame;
-  frame.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
-  frame.mutable_hello()->set_oldest_version(SessionChannel::kProtocolVersion);
-  LGPU_ASSIGN_OR_RETURN(const ReceivedFrame welcome, session.Ask(frame));
+  frame.mutable_hello()->set_protocol_version(GeneratedChannel::kProtocolVersion);
+  frame.mutable_hello()->set_oldest_version(GeneratedChannel::kProtocolVersion);
+  LGPU_ASSIGN_OR_RETURN(const GeneratedFrame welcome, session.Ask(frame));
   if (welcome.fds.size() != 2) return absl::ResourceExhaustedError(welcome.frame.goodbye().message());
   void* const page = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, welcome.fds[1].get(), 0);
   if (page == MAP_FAILED) return absl::InternalError("mmap failed");

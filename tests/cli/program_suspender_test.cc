@@ -51,10 +51,9 @@ class ProgramSuspenderTest : public ::testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     lgpud_.emplace(UniqueFd(pair[1]));
     std::thread greeting([this] { lgpud_->Greet(); });
-    auto session = DaemonConnection::Open(ClientChannel(UniqueFd(pair[0])),
-                                          {.directory = "/fake",
-                                           .answer_timeout = std::chrono::seconds(20),
-                                           .greeting_timeout = std::chrono::seconds(20)});
+    auto session = DaemonConnection::Open(UniqueFd(pair[0]), {.directory = "/fake",
+                                                              .answer_timeout = std::chrono::seconds(20),
+                                                              .greeting_timeout = std::chrono::seconds(20)});
     greeting.join();
     EXPECT_TRUE(session.ok()) << session.status();
     session_ = *std::move(session);

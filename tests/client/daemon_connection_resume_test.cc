@@ -180,8 +180,8 @@ TEST_F(DaemonConnectionResumeTest, AFinalAnswerIsNotAskedForAgain) {
   FakePeer peer = next.Accept();
   const v1::Frame hello = peer.Read();
   ASSERT_TRUE(hello.has_hello());
-  EXPECT_EQ(hello.hello().protocol_version(), SessionChannel::kProtocolVersion);
-  EXPECT_EQ(hello.hello().oldest_version(), SessionChannel::kOldestVersion);
+  EXPECT_EQ(hello.hello().protocol_version(), GeneratedChannel::kProtocolVersion);
+  EXPECT_EQ(hello.hello().oldest_version(), GeneratedChannel::kOldestVersion);
   peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition,
                       "the client speaks versions 1 to 2, this daemon 3 to 5"));
   auto call =

@@ -197,7 +197,7 @@ TEST(DaemonConnectionTest, AnAcknowledgementThatCouldNotBeSentIsSentLater) {
   ASSERT_TRUE(call.ok());
   absl::StatusOr<DaemonConnection::GrantPage> page;
   std::thread growing([&] { page = call->Next(); });
-  const std::vector<ChunkId> many(SessionChannel::kMaxReturnChunks, ChunkId{~std::uint64_t{0}});
+  const std::vector<ChunkId> many(GeneratedChannel::kMaxReturnChunks, ChunkId{~std::uint64_t{0}});
   grow_is_sent.get_future().wait();
   for (int i = 0; i < 12; ++i) EXPECT_FALSE((*connection)->Return(kDevice, many).ok());
   full.set_value();
@@ -318,7 +318,7 @@ TEST(DaemonConnectionTest, LongReturnsArePaged) {
   auto connection = daemon.Connect();
   ASSERT_TRUE(connection.ok());
   std::vector<ChunkId> ids;
-  for (std::uint64_t i = 1; i <= 2 * SessionChannel::kMaxReturnChunks + 5; ++i) {
+  for (std::uint64_t i = 1; i <= 2 * GeneratedChannel::kMaxReturnChunks + 5; ++i) {
     ids.push_back(ChunkId{i << 40});
   }
   EXPECT_TRUE((*connection)->Return(kDevice, ids).ok());

@@ -17,8 +17,8 @@
 #include "base/unique_fd.h"
 #include "client/session/daemon_connection.h"
 #include "proto/mapped_region.h"
-#include "proto/session_channel.h"
 #include "proto/wire/pages.h"
+#include "tests/support/generated_channel.h"
 
 namespace lgpu::testing {
 
@@ -29,14 +29,14 @@ class FakePeer {
 
   /// The next frame of the client; an empty one at the end of the session, or when none comes for long.
   v1::Frame Read() {
-    absl::StatusOr<ReceivedFrame> received =
+    absl::StatusOr<GeneratedFrame> received =
         channel_.Receive(std::chrono::steady_clock::now() + std::chrono::seconds(20));
     return received.ok() ? received->frame : v1::Frame();
   }
   void Send(const v1::Frame& frame, const std::vector<int>& fds = {}) { (void)channel_.Send(frame, fds); }
 
   /// Takes Hello and answers it, as a daemon that speaks `version`.
-  void Greet(std::uint32_t version = SessionChannel::kProtocolVersion) {
+  void Greet(std::uint32_t version = GeneratedChannel::kProtocolVersion) {
     EXPECT_TRUE(Read().has_hello());
     absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage(MapWithBoost);
     auto client = SharedPages::CreateClientPage(MapWithBoost);
@@ -49,7 +49,7 @@ class FakePeer {
   static v1::Frame WelcomeFrame() {
     v1::Frame frame;
     v1::Welcome& welcome = *frame.mutable_welcome();
-    welcome.set_protocol_version(SessionChannel::kProtocolVersion);
+    welcome.set_protocol_version(GeneratedChannel::kProtocolVersion);
     welcome.set_session_id(7);
     welcome.set_session_token("0123456789abcdef0123456789abcdef");
     welcome.set_stats_page_bytes(sizeof(StatsPage));
@@ -111,10 +111,10 @@ class FakePeer {
   }
   std::uint64_t last_grant() const { return last_grant_; }
   SharedPage<StatsPage>& stats() { return stats_; }
-  SessionChannel& channel() { return channel_; }
+  GeneratedChannel& channel() { return channel_; }
 
  private:
-  SessionChannel channel_;
+  GeneratedChannel channel_;
   SharedPage<StatsPage> stats_;
   std::uint64_t last_grant_ = 0;
 };
@@ -138,18 +138,16 @@ class FakeDaemon {
 
   /// A connection that looks for the next daemon at `reconnect_path`.
   absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(const std::string& reconnect_path) {
-    return DaemonConnection::Open(ClientChannel(std::move(client_)),
-                                  {.directory = "/fake",
-                                   .answer_timeout = std::chrono::seconds(20),
-                                   .greeting_timeout = std::chrono::seconds(20),
-                                   .reconnect_path = reconnect_path});
+    return DaemonConnection::Open(std::move(client_), {.directory = "/fake",
+                                                       .answer_timeout = std::chrono::seconds(20),
+                                                       .greeting_timeout = std::chrono::seconds(20),
+                                                       .reconnect_path = reconnect_path});
   }
   absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(
       std::chrono::milliseconds answer_timeout = std::chrono::seconds(20)) {
-    return DaemonConnection::Open(ClientChannel(std::move(client_)),
-                                  {.directory = "/fake",
-                                   .answer_timeout = answer_timeout,
-                                   .greeting_timeout = std::chrono::seconds(20)});
+    return DaemonConnection::Open(std::move(client_), {.directory = "/fake",
+                                                       .answer_timeout = answer_timeout,
+                                                       .greeting_timeout = std::chrono::seconds(20)});
   }
 
  private:

@@ -31,14 +31,14 @@ class HandshakeTest : public ::testing::Test {
   HandshakeTest() {
     int pair[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    client_ = FrameChannel(UniqueFd(pair[0]));
-    daemon_ = FrameChannel(UniqueFd(pair[1]));
+    client_ = wire::FrameChannel(UniqueFd(pair[0]));
+    daemon_ = wire::FrameChannel(UniqueFd(pair[1]));
   }
   ~HandshakeTest() override {
     if (thread_.joinable()) thread_.join();
   }
 
-  void Daemon(std::function<void(FrameChannel&)> script) {
+  void Daemon(std::function<void(wire::FrameChannel&)> script) {
     thread_ = std::thread([this, script = std::move(script)] {
       script(daemon_);
       daemon_ = {};
@@ -46,12 +46,12 @@ class HandshakeTest : public ::testing::Test {
   }
   /// A daemon that takes Hello and answers with `frame`, with or without two pages.
   void AnswerHello(wire::Frame frame, bool with_pages = true) {
-    Daemon([this, frame = std::move(frame), with_pages](FrameChannel& channel) {
+    Daemon([this, frame = std::move(frame), with_pages](wire::FrameChannel& channel) {
       ASSERT_TRUE(channel.Receive(heard_, Soon()).ok());
       SendWithPages(channel, frame, with_pages);
     });
   }
-  static void SendWithPages(FrameChannel& channel, const wire::Frame& frame, bool with_pages) {
+  static void SendWithPages(wire::FrameChannel& channel, const wire::Frame& frame, bool with_pages) {
     auto stats = SharedPages::CreateStatsPage(MapWithLibc);
     auto page = SharedPages::CreateClientPage(MapWithLibc);
     ASSERT_TRUE(stats.ok() && page.ok());
@@ -77,8 +77,8 @@ class HandshakeTest : public ::testing::Test {
     member_.token = kToken;
   }
 
-  FrameChannel client_, daemon_;
-  FrameChannel::Received heard_;
+  wire::FrameChannel client_, daemon_;
+  wire::ReceivedFrame heard_;
   Membership member_;
   Handshake handshake_{client_, nullptr};
   std::thread thread_;
@@ -102,8 +102,8 @@ TEST_F(HandshakeTest, AWelcomeMakesAMember) {
 }
 
 TEST_F(HandshakeTest, AResumedSessionKeepsItsNameAndItsPagesAddresses) {
-  FrameChannel::Received again, attest;
-  Daemon([&](FrameChannel& channel) {
+  wire::ReceivedFrame again, attest;
+  Daemon([&](wire::FrameChannel& channel) {
     wire::Welcome welcome = Welcome();
     ASSERT_TRUE(channel.Receive(heard_, Soon()).ok());
     SendWithPages(channel, {.body = welcome}, true);
@@ -115,10 +115,13 @@ TEST_F(HandshakeTest, AResumedSessionKeepsItsNameAndItsPagesAddresses) {
   });
   ASSERT_TRUE(Greet(kNew).ok());
   ASSERT_TRUE(handshake_.TakePages(MapWithLibc, kNew, member_).ok());
+  EXPECT_EQ(member_.page->last_use, 0u);
   const StatsPage* const at = member_.stats.get();
+  member_.makes_no_use = true;
   ASSERT_TRUE(Greet(kResumes).ok());
   ASSERT_TRUE(handshake_.TakePages(MapWithLibc, kResumes, member_).ok());
   EXPECT_EQ(member_.stats.get(), at);
+  EXPECT_EQ(member_.page->last_use, ClientPage::kNoUse);
   EXPECT_TRUE(handshake_.Attest({.device_id = 1, .chunks = {{.id = 3}}}, {}, Soon()).ok());
   thread_.join();
   const auto* const hello = again.frame.Get<wire::Hello>();
@@ -169,8 +172,14 @@ TEST_F(HandshakeTest, AGoodbyeIsFinalByItsCode) {
   EXPECT_FALSE(reply.MayBeAskedAgain());
 }
 
+TEST(GoodbyeTest, OnlyUnavailableLetsTheNextDaemonTakeTheSessionUp) {
+  EXPECT_TRUE(Passes({.code = 14, .message = "stopping"}));
+  EXPECT_FALSE(Passes({.code = 9, .message = "lease a is removed"}));
+  EXPECT_FALSE(Passes({.code = 8, .message = "too much"}));
+}
+
 TEST_F(HandshakeTest, AGoodbyeBeforeTheHelloIsRead) {
-  Daemon([](FrameChannel& channel) {
+  Daemon([](wire::FrameChannel& channel) {
     EXPECT_TRUE(channel.Send({.body = wire::Goodbye{.code = 14, .message = "full"}}).ok());
   });
   thread_.join();  // the socket is closed: Hello cannot be sent
@@ -180,7 +189,7 @@ TEST_F(HandshakeTest, AGoodbyeBeforeTheHelloIsRead) {
 }
 
 TEST_F(HandshakeTest, ADaemonThatHangsUpHasDecidedNothing) {
-  Daemon([](FrameChannel&) {});
+  Daemon([](wire::FrameChannel&) {});
   const Reply reply = Greet(kNew);
   EXPECT_EQ(reply.kind, Kind::kHungUp);
   EXPECT_TRUE(reply.MayBeAskedAgain());
@@ -208,7 +217,7 @@ TEST_F(HandshakeTest, AWatchEndsTheWait) {
 }
 
 TEST_F(HandshakeTest, ARefusedLeaseIsFinalByItsCode) {
-  Daemon([this](FrameChannel& channel) {
+  Daemon([this](wire::FrameChannel& channel) {
     wire::Lease lease;
     lease.name = "a";
     const auto answer = [&](int code, std::optional<wire::Lease> with) {

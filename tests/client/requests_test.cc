@@ -52,8 +52,8 @@ class RequestsTest : public ::testing::Test {
   RequestsTest() {
     int pair[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    ours_ = FrameChannel(UniqueFd(pair[0]));
-    theirs_ = FrameChannel(UniqueFd(pair[1]));
+    ours_ = wire::FrameChannel(UniqueFd(pair[0]));
+    theirs_ = wire::FrameChannel(UniqueFd(pair[1]));
   }
   std::uint64_t Add() {
     const std::lock_guard lock(mutex_);
@@ -63,7 +63,7 @@ class RequestsTest : public ::testing::Test {
     Sync sync(*this);
     return requests_.Await(
         sync, ours_, id, deadline, [](const Row& row) { return row.is_done; },
-        [this](const PlainStatus& status, const FrameChannel::Received& received) {
+        [this](const PlainStatus& status, const wire::ReceivedFrame& received) {
           if (!status.ok()) return;
           if (const auto* const still = received.frame.Get<wire::StillWaiting>()) {
             requests_.Extend(*still, seconds(20));
@@ -80,7 +80,7 @@ class RequestsTest : public ::testing::Test {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  FrameChannel ours_, theirs_;
+  wire::FrameChannel ours_, theirs_;
   Requests<Row> requests_;
   int sleepers_ = 0;
   bool is_stopped_ = false;

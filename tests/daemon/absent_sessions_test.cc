@@ -33,10 +33,10 @@ class PageKeeper {
     pid_ = ::fork();
     if (pid_ == 0) {
       ::close(ends[1]);
-      Keep(SessionChannel(UniqueFd(ends[0])));
+      Keep(GeneratedChannel(UniqueFd(ends[0])));
     }
     ::close(ends[0]);
-    channel_ = SessionChannel(UniqueFd(ends[1]));
+    channel_ = GeneratedChannel(UniqueFd(ends[1]));
   }
   ~PageKeeper() { Kill(); }
   PageKeeper(const PageKeeper&) = delete;
@@ -60,9 +60,9 @@ class PageKeeper {
     frame.mutable_attested();
     return frame;
   }
-  [[noreturn]] static void Keep(SessionChannel channel) {
+  [[noreturn]] static void Keep(GeneratedChannel channel) {
     while (true) {
-      absl::StatusOr<ReceivedFrame> received = channel.Receive();
+      absl::StatusOr<GeneratedFrame> received = channel.Receive();
       if (!received.ok()) ::_exit(0);
       for (const UniqueFd& fd : received->fds) {
         if (::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd.get(), 0) == MAP_FAILED) ::_exit(1);
@@ -72,7 +72,7 @@ class PageKeeper {
   }
 
   pid_t pid_ = 0;
-  SessionChannel channel_;
+  GeneratedChannel channel_;
 };
 
 class AbsentSessionsTest : public DaemonFixture {
@@ -110,14 +110,14 @@ class AbsentSessionsTest : public DaemonFixture {
   }
 
   /// The answer to a Hello of the attacker's process, as a new session or to resume `resumed`.
-  ReceivedFrame Greet(TestSession& session, const v1::Welcome* resumed = nullptr) {
+  GeneratedFrame Greet(TestSession& session, const v1::Welcome* resumed = nullptr) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
     daemon_->ServeSession(UniqueFd(ends[0]), Attacker());
-    session.channel = SessionChannel(UniqueFd(ends[1]));
+    session.channel = GeneratedChannel(UniqueFd(ends[1]));
     v1::Frame hello;
-    hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
-    hello.mutable_hello()->set_oldest_version(SessionChannel::kChargeVersion);
+    hello.mutable_hello()->set_protocol_version(GeneratedChannel::kProtocolVersion);
+    hello.mutable_hello()->set_oldest_version(GeneratedChannel::kChargeVersion);
     if (resumed != nullptr) {
       hello.mutable_hello()->mutable_resume()->set_session_id(resumed->session_id());
       hello.mutable_hello()->mutable_resume()->set_session_token(resumed->session_token());
@@ -130,7 +130,7 @@ class AbsentSessionsTest : public DaemonFixture {
   /// socket. The reason where lgpud gives it no session.
   std::optional<v1::Goodbye> LeaveOneAbsent() {
     TestSession session;
-    const ReceivedFrame answer = Greet(session);
+    const GeneratedFrame answer = Greet(session);
     if (answer.frame.has_goodbye()) return answer.frame.goodbye();
     EXPECT_TRUE(answer.frame.has_welcome()) << answer.frame.DebugString();
     keeper_.Map(answer.fds.at(1));
@@ -214,10 +214,10 @@ TEST_F(AbsentSessionsTest, TheyCountInTheirUsersShareUntilTheirProcessEnds) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
     daemon_->ServeSession(UniqueFd(ends[0]), peer);
-    TestSession session{.channel = SessionChannel(UniqueFd(ends[1])), .token = "", .pages = {}};
+    TestSession session{.channel = GeneratedChannel(UniqueFd(ends[1])), .token = "", .pages = {}};
     v1::Frame hello;
-    hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
-    hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+    hello.mutable_hello()->set_protocol_version(GeneratedChannel::kProtocolVersion);
+    hello.mutable_hello()->set_oldest_version(GeneratedChannel::kOldestVersion);
     session.channel.Send(hello).IgnoreError();  // a refused one is closed already
     if (!session.Receive().frame.has_welcome()) return false;
     sessions.push_back(std::move(session));
@@ -254,7 +254,7 @@ TEST_F(AbsentSessionsTest, AfterARestartTheyKeepTheirPlacesAndResumeWithoutAnoth
   OpenSession();
   TestSession session;
   const v1::Welcome last = welcome_;
-  const ReceivedFrame answer = Greet(session, &last);
+  const GeneratedFrame answer = Greet(session, &last);
   ASSERT_TRUE(answer.frame.has_welcome()) << answer.frame.DebugString();
   EXPECT_TRUE(answer.frame.welcome().resumed());
   ExpectRefused();

@@ -6,6 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "lgpu/v1/session.pb.h"
+#include "proto/generated_messages.h"
+#include "proto/wire/session_messages.h"
+
 namespace lgpu::daemon {
 namespace {
 
@@ -36,20 +40,20 @@ v1::SnapshotPage Good() {
 
 absl::Status AddOne(const v1::SnapshotPage& page) {
   BlockPages pages([](std::size_t) { return true; });
-  return pages.Add(page);
+  return pages.Add(ToStruct<wire::SnapshotPage>(page));
 }
 
 TEST(BlockPagesTest, PutsAPageTogether) {
   BlockPages pages([](std::size_t) { return true; });
   v1::SnapshotPage page = Good();
   page.set_more(true);
-  ASSERT_TRUE(pages.Add(page).ok());
+  ASSERT_TRUE(pages.Add(ToStruct<wire::SnapshotPage>(page)).ok());
   v1::SnapshotPage next;
   next.set_page(1);
   *next.mutable_blocks() = Good().blocks();
   next.mutable_blocks()->set_start(kPage + 512 + 256 + 512);
   next.mutable_blocks()->set_gap(0, 0);
-  ASSERT_TRUE(pages.Add(next).ok());
+  ASSERT_TRUE(pages.Add(ToStruct<wire::SnapshotPage>(next)).ok());
   const DeviceBlocks told = pages.Take();
   ASSERT_EQ(told.mappings.size(), 1u);
   EXPECT_EQ(told.mappings[0].offset, kPage);
@@ -107,7 +111,7 @@ TEST(BlockPagesTest, NamesMappingsAndBlocksTakeRoomAndAreRefusedWithoutIt) {
       asked.push_back(blocks);
       return asked.size() <= granted;
     });
-    EXPECT_TRUE(absl::IsResourceExhausted(pages.Add(Good())));
+    EXPECT_TRUE(absl::IsResourceExhausted(pages.Add(ToStruct<wire::SnapshotPage>(Good()))));
     const std::size_t names = 8 * static_cast<std::size_t>(Good().op_names_size());
     std::vector<std::size_t> expected = {names, 1, 2};
     expected.resize(granted + 1);
@@ -150,21 +154,21 @@ v1::SnapshotPage GoodMap() {
 
 absl::Status AddMap(const v1::SnapshotPage& page) {
   BlockPages pages([](std::size_t) { return true; }, kMostCells);
-  return pages.Add(page);
+  return pages.Add(ToStruct<wire::SnapshotPage>(page));
 }
 
 TEST(BlockPagesTest, PutsAMapTogether) {
   BlockPages pages([](std::size_t) { return true; }, kMostCells);
   v1::SnapshotPage page = GoodMap();
   page.set_more(true);
-  ASSERT_TRUE(pages.Add(page).ok());
+  ASSERT_TRUE(pages.Add(ToStruct<wire::SnapshotPage>(page)).ok());
   v1::SnapshotPage next;
   next.set_page(1);
   next.mutable_map()->add_op(1);
   next.mutable_map()->add_used(1024);
   next.mutable_map()->add_blocks(2);
   next.mutable_map()->add_gaps(3);
-  ASSERT_TRUE(pages.Add(next).ok());
+  ASSERT_TRUE(pages.Add(ToStruct<wire::SnapshotPage>(next)).ok());
   const DeviceBlocks told = pages.Take();
   EXPECT_EQ(told.map.held_bytes, 3 * kPage);
   EXPECT_EQ(told.map.op_bytes, (std::vector<std::uint64_t>{0, kPage, 512}));
@@ -222,7 +226,7 @@ TEST(BlockPagesTest, AMapDoesNotTakeMoreRoomThanItsNamesAndCells) {
         return asked.size() < 2;
       },
       kMostCells);
-  EXPECT_TRUE(absl::IsResourceExhausted(pages.Add(GoodMap())));
+  EXPECT_TRUE(absl::IsResourceExhausted(pages.Add(ToStruct<wire::SnapshotPage>(GoodMap()))));
   EXPECT_EQ(asked, (std::vector<std::size_t>{16, 3}));
 }
 

@@ -123,7 +123,7 @@ TEST_F(ControlServerTest, ARemovalAtOnceIsAnsweredWhileProgramsHaveTheirMemory) 
     TestSession session = OpenSession();
     const v1::Lease lease = CreateLease(session, 16);
     session.Send(Grow(1, lease, 8 * kMiB));
-    const ReceivedFrame granted = session.Receive();
+    const GeneratedFrame granted = session.Receive();
     ASSERT_TRUE(granted.frame.has_grant());
     session.Send(Ack(granted.frame.grant()));
     grpc::ClientContext context;

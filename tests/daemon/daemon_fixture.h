@@ -14,8 +14,8 @@
 
 #include "daemon/daemon.h"
 #include "lgpu/v1/control.grpc.pb.h"
-#include "proto/session_channel.h"
 #include "tests/daemon/temporary_directory.h"
+#include "tests/support/generated_channel.h"
 
 namespace lgpu::daemon {
 
@@ -23,15 +23,15 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 /// The client's end of a session, as the wire has it.
 struct TestSession {
-  SessionChannel channel;
+  GeneratedChannel channel;
   std::string token;
   std::vector<UniqueFd> pages;
 
-  ReceivedFrame Receive() {
-    absl::StatusOr<ReceivedFrame> frame =
+  GeneratedFrame Receive() {
+    absl::StatusOr<GeneratedFrame> frame =
         channel.Receive(std::chrono::steady_clock::now() + std::chrono::seconds(30));
     EXPECT_TRUE(frame.ok()) << frame.status();
-    return frame.ok() ? *std::move(frame) : ReceivedFrame();
+    return frame.ok() ? *std::move(frame) : GeneratedFrame();
   }
   void Send(const v1::Frame& frame, std::span<const int> fds = {}) {
     EXPECT_TRUE(channel.Send(frame, fds).ok());
@@ -58,22 +58,22 @@ class DaemonFixture : public ::testing::Test {
     return v1::Control::NewStub(grpc::CreateInsecureChannelFromFd("lgpu", ends[1]));
   }
 
-  SessionChannel ConnectSession() {
+  GeneratedChannel ConnectSession() {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     daemon_->ServeSession(UniqueFd(ends[0]), *GetPeerCredentials(ends[0]));
-    return SessionChannel(UniqueFd(ends[1]));
+    return GeneratedChannel(UniqueFd(ends[1]));
   }
 
   TestSession OpenSession() {
     TestSession session{.channel = ConnectSession(), .token = "", .pages = {}};
     v1::Frame hello;
     hello.mutable_hello()->set_protocol_version(
-        SessionChannel::kOldestVersion);  // which is never asked to trim
-    hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+        GeneratedChannel::kOldestVersion);  // which is never asked to trim
+    hello.mutable_hello()->set_oldest_version(GeneratedChannel::kOldestVersion);
     hello.mutable_hello()->set_command("test");
     session.Send(hello);
-    ReceivedFrame welcome = session.Receive();
+    GeneratedFrame welcome = session.Receive();
     EXPECT_TRUE(welcome.frame.has_welcome()) << welcome.frame.DebugString();
     session.token = welcome.frame.welcome().session_token();
     session.pages = std::move(welcome.fds);

@@ -34,27 +34,27 @@ constexpr std::uint32_t kBen = 61302;
 class Runner final : public Waker {
  public:
   /// Nothing: it does not answer this order.
-  using Way = std::function<std::optional<absl::Status>(const v1::Suspend&)>;
+  using Way = std::function<std::optional<absl::Status>(const wire::Suspend&)>;
 
   Runner(LeaseSuspender& suspender, SessionId id) : suspender_(suspender), id_(id) {}
 
   void Wake() const override {
-    for (const v1::Suspend& order : suspender_.TakeOrders(id_)) {
+    for (const wire::Suspend& order : suspender_.TakeOrders(id_)) {
       orders_.push_back(order);
       if (const std::optional<absl::Status> answer = way_(order)) Answer(order, *answer);
     }
   }
-  void Answer(const v1::Suspend& order, const absl::Status& answer) const {
-    suspender_.Answer(id_, order.order_id(), answer);
+  void Answer(const wire::Suspend& order, const absl::Status& answer) const {
+    suspender_.Answer(id_, order.order_id, answer);
   }
   void Follow(Way way) { way_ = std::move(way); }
-  const std::vector<v1::Suspend>& orders() const { return orders_; }
+  const std::vector<wire::Suspend>& orders() const { return orders_; }
 
  private:
   LeaseSuspender& suspender_;
   const SessionId id_;
-  Way way_ = [](const v1::Suspend&) { return absl::OkStatus(); };
-  mutable std::vector<v1::Suspend> orders_;
+  Way way_ = [](const wire::Suspend&) { return absl::OkStatus(); };
+  mutable std::vector<wire::Suspend> orders_;
 };
 
 /// anna's lease "train": a process that is a runner and, by another session, a program with 16 MiB of the
@@ -162,10 +162,10 @@ TEST_F(LeaseSuspenderTest, TheRunnerMovesTheProgramAndTheAccountFollows) {
   EXPECT_EQ(suspended->bytes(), kHas.count());
   EXPECT_EQ(parts_.FreeOfCard(), DaemonParts::kCard);
   ASSERT_THAT(runner_->orders(), SizeIs(1));
-  EXPECT_FALSE(runner_->orders()[0].resume());
-  ASSERT_EQ(runner_->orders()[0].processes_size(), 1);
-  EXPECT_EQ(runner_->orders()[0].processes(0).pid(), program_->process().pid);
-  EXPECT_EQ(runner_->orders()[0].processes(0).start_time(), program_->process().start_time);
+  EXPECT_FALSE(runner_->orders()[0].resume);
+  ASSERT_THAT(runner_->orders()[0].processes, SizeIs(1));
+  EXPECT_EQ(runner_->orders()[0].processes[0].pid, program_->process().pid);
+  EXPECT_EQ(runner_->orders()[0].processes[0].start_time, program_->process().start_time);
   const std::vector<Lease> leases = parts_.leases().Snapshot(anna_);
   const std::optional<v1::LeaseSuspension> told = SuspensionOf(leases.at(0), parts_.broker());
   ASSERT_TRUE(told);
@@ -177,7 +177,7 @@ TEST_F(LeaseSuspenderTest, TheRunnerMovesTheProgramAndTheAccountFollows) {
   EXPECT_EQ(resumed->bytes(), kHas.count());
   EXPECT_EQ(parts_.FreeOfCard(), DaemonParts::kCard - kHas);
   ASSERT_THAT(runner_->orders(), SizeIs(2));
-  EXPECT_TRUE(runner_->orders()[1].resume());
+  EXPECT_TRUE(runner_->orders()[1].resume);
   EXPECT_EQ(State(), std::nullopt);
   EXPECT_EQ(suspender_.counters().suspensions, 1u);
   EXPECT_EQ(suspender_.counters().resumptions, 1u);
@@ -189,12 +189,12 @@ TEST_F(LeaseSuspenderTest, TheRunnerMovesTheProgramAndTheAccountFollows) {
 
 TEST_F(LeaseSuspenderTest, ARunnerThatFailsHasTheOthersUndoTheirPart) {
   AddSecondRunner();
-  second_runner_->Follow([](const v1::Suspend&) { return absl::InternalError("the driver says 999"); });
+  second_runner_->Follow([](const wire::Suspend&) { return absl::InternalError("the driver says 999"); });
   const absl::Status failed = Suspend().status();
   EXPECT_TRUE(absl::IsInternal(failed)) << failed;
   EXPECT_THAT(Text(failed), HasSubstr("999"));
   ASSERT_THAT(runner_->orders(), SizeIs(2));
-  EXPECT_TRUE(runner_->orders()[1].resume());
+  EXPECT_TRUE(runner_->orders()[1].resume);
   EXPECT_THAT(second_runner_->orders(), SizeIs(1)) << "it has undone its part by itself";
   EXPECT_EQ(State(), std::nullopt);
   EXPECT_EQ(parts_.FreeOfCard(), DaemonParts::kCard - kHas - 8_MiB);
@@ -204,9 +204,9 @@ TEST_F(LeaseSuspenderTest, ARunnerThatFailsHasTheOthersUndoTheirPart) {
 
 TEST_F(LeaseSuspenderTest, AFailedSuspensionThatCannotBeUndoneIsToldWithTheWayOut) {
   AddSecondRunner();
-  second_runner_->Follow([](const v1::Suspend&) { return absl::InternalError("the driver says 999"); });
-  runner_->Follow([](const v1::Suspend& order) {
-    return order.resume() ? absl::InternalError("the restore failed") : absl::OkStatus();
+  second_runner_->Follow([](const wire::Suspend&) { return absl::InternalError("the driver says 999"); });
+  runner_->Follow([](const wire::Suspend& order) {
+    return order.resume ? absl::InternalError("the restore failed") : absl::OkStatus();
   });
   const absl::Status failed = Suspend().status();
   EXPECT_TRUE(absl::IsInternal(failed)) << failed;
@@ -215,12 +215,12 @@ TEST_F(LeaseSuspenderTest, AFailedSuspensionThatCannotBeUndoneIsToldWithTheWayOu
 }
 
 TEST_F(LeaseSuspenderTest, ASilentRunnerIsToldToUndoWhatItMayStillDo) {
-  runner_->Follow([](const v1::Suspend&) { return std::nullopt; });
+  runner_->Follow([](const wire::Suspend&) { return std::nullopt; });
   const absl::Status failed = Suspend().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(failed)) << failed;
   EXPECT_THAT(Text(failed), HasSubstr("did not answer within"));
   ASSERT_THAT(runner_->orders(), SizeIs(2));
-  EXPECT_TRUE(runner_->orders()[1].resume());
+  EXPECT_TRUE(runner_->orders()[1].resume);
   EXPECT_EQ(State(), std::nullopt) << "its requests go on";
   runner_->Answer(runner_->orders()[0], absl::OkStatus());  // nobody waits for it
   runner_->Answer(runner_->orders()[1], absl::OkStatus());
@@ -229,7 +229,7 @@ TEST_F(LeaseSuspenderTest, ASilentRunnerIsToldToUndoWhatItMayStillDo) {
 }
 
 TEST_F(LeaseSuspenderTest, ALateAnswerThatProgramsAreLostFailsTheLease) {
-  runner_->Follow([](const v1::Suspend&) { return std::nullopt; });
+  runner_->Follow([](const wire::Suspend&) { return std::nullopt; });
   ASSERT_FALSE(Suspend().ok());
   runner_->Answer(runner_->orders()[1], absl::InternalError("the restore failed"));
   ASSERT_TRUE(State());
@@ -242,7 +242,7 @@ TEST_F(LeaseSuspenderTest, ALateAnswerThatProgramsAreLostFailsTheLease) {
 
 TEST_F(LeaseSuspenderTest, TheLeaseGoesOnWhenTheLateRunnerHasResumedItsPrograms) {
   ASSERT_TRUE(Suspend().ok());
-  runner_->Follow([](const v1::Suspend&) { return std::nullopt; });
+  runner_->Follow([](const wire::Suspend&) { return std::nullopt; });
   const absl::Status late = Resume().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(late)) << late;
   EXPECT_THAT(Text(late), HasSubstr("its programs go on as soon as that one answers"));
@@ -257,7 +257,7 @@ TEST_F(LeaseSuspenderTest, TheLeaseGoesOnWhenTheLateRunnerHasResumedItsPrograms)
 
 TEST_F(LeaseSuspenderTest, TheLeaseGoesOnWhereTheLateRunnerEnds) {
   ASSERT_TRUE(Suspend().ok());
-  runner_->Follow([](const v1::Suspend&) { return std::nullopt; });
+  runner_->Follow([](const wire::Suspend&) { return std::nullopt; });
   ASSERT_FALSE(Resume().ok());
   ASSERT_TRUE(State());
   suspender_.RunnerGone(runner_session_->id());
@@ -265,7 +265,7 @@ TEST_F(LeaseSuspenderTest, TheLeaseGoesOnWhereTheLateRunnerEnds) {
 }
 
 TEST_F(LeaseSuspenderTest, ARunnerThatEndsMeanwhileAnswersNoOrder) {
-  runner_->Follow([this](const v1::Suspend&) -> std::optional<absl::Status> {
+  runner_->Follow([this](const wire::Suspend&) -> std::optional<absl::Status> {
     suspender_.RunnerGone(runner_session_->id());
     return std::nullopt;
   });
@@ -277,7 +277,7 @@ TEST_F(LeaseSuspenderTest, ARunnerThatEndsMeanwhileAnswersNoOrder) {
 
 TEST_F(LeaseSuspenderTest, ALeaseWhoseProgramsCannotComeBackHasFailed) {
   ASSERT_TRUE(Suspend().ok());
-  runner_->Follow([](const v1::Suspend&) { return absl::InternalError("the restore failed"); });
+  runner_->Follow([](const wire::Suspend&) { return absl::InternalError("the restore failed"); });
   const absl::Status failed = Resume().status();
   EXPECT_TRUE(absl::IsInternal(failed)) << failed;
   EXPECT_THAT(Text(failed), AllOf(HasSubstr("the restore failed"), HasSubstr("try: lgpu rm --kill train")));
@@ -367,15 +367,15 @@ TEST_F(LeaseSuspenderTest, AStoppedRunnerIsNamedBeforeAnythingIsMoved) {
 TEST_F(LeaseSuspenderTest, ARunnerThatIsBackResumesProgramsOfALeaseThatIsNotSuspended) {
   suspender_.RunnerBack(*runner_session_);
   ASSERT_THAT(runner_->orders(), SizeIs(1));
-  EXPECT_TRUE(runner_->orders()[0].resume());
-  EXPECT_EQ(runner_->orders()[0].processes_size(), 0) << "all that it has suspended";
+  EXPECT_TRUE(runner_->orders()[0].resume);
+  EXPECT_THAT(runner_->orders()[0].processes, IsEmpty()) << "all that it has suspended";
   ASSERT_TRUE(Suspend().ok());
   suspender_.RunnerBack(*runner_session_);
   EXPECT_THAT(runner_->orders(), SizeIs(2)) << "a suspended lease waits for its call";
 }
 
 TEST_F(LeaseSuspenderTest, ARunnerThatIsBackAndCannotResumeFailsTheLease) {
-  runner_->Follow([](const v1::Suspend&) { return absl::InternalError("the restore failed"); });
+  runner_->Follow([](const wire::Suspend&) { return absl::InternalError("the restore failed"); });
   suspender_.RunnerBack(*runner_session_);
   ASSERT_TRUE(State());
   EXPECT_TRUE(State()->is_parked);
@@ -384,7 +384,7 @@ TEST_F(LeaseSuspenderTest, ARunnerThatIsBackAndCannotResumeFailsTheLease) {
 
 TEST_F(LeaseSuspenderTest, WhatALgpudThatStopsHadBegunIsTheNextOnes) {
   ASSERT_TRUE(Suspend().ok());
-  runner_->Follow([this](const v1::Suspend&) {
+  runner_->Follow([this](const wire::Suspend&) {
     suspender_.Close();
     return absl::InternalError("the connection is lost");
   });

@@ -34,15 +34,15 @@ class MemorySnapshotsTest : public DaemonFixture {
     return answer;
   }
   /// A session of a program that says it answers.
-  TestSession OpenAnswering(std::uint32_t version = SessionChannel::kSnapshotVersion, bool answers = true) {
+  TestSession OpenAnswering(std::uint32_t version = GeneratedChannel::kSnapshotVersion, bool answers = true) {
     TestSession session{.channel = ConnectSession(), .token = "", .pages = {}};
     v1::Frame hello;
     hello.mutable_hello()->set_protocol_version(version);
-    hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+    hello.mutable_hello()->set_oldest_version(GeneratedChannel::kOldestVersion);
     hello.mutable_hello()->set_command("answering");
     hello.mutable_hello()->set_answers_snapshots(answers);
     session.Send(hello);
-    ReceivedFrame welcome = session.Receive();
+    GeneratedFrame welcome = session.Receive();
     session.token = welcome.frame.welcome().session_token();
     session.pages = std::move(welcome.fds);
     return session;
@@ -82,7 +82,7 @@ TEST_F(MemorySnapshotsTest, PagesComeOneAtATimeAndArriveWhole) {
   Answer answer;
   std::thread asker([&] { answer = Ask(lease.id()); });
   for (std::uint32_t page = 0; page < 3; ++page) {
-    const ReceivedFrame question = session.Receive();
+    const GeneratedFrame question = session.Receive();
     ASSERT_TRUE(question.frame.has_snapshot());
     EXPECT_EQ(question.frame.snapshot().page(), page);
     EXPECT_EQ(question.frame.snapshot().device_id(), lease.devices(0).id());
@@ -125,14 +125,14 @@ TEST_F(MemorySnapshotsTest, ALateAnswerIsDroppedAndTheNextQuestionIsAnswered) {
     const Answer none = Ask(lease.id(), wait_ms);
     ASSERT_TRUE(none.status.ok());
     ASSERT_EQ(none.device().code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
-    const absl::StatusOr<ReceivedFrame> question =
+    const absl::StatusOr<GeneratedFrame> question =
         session.channel.Receive(std::chrono::steady_clock::now() + std::chrono::milliseconds(500));
     if (question.ok()) first = question->frame.snapshot();
   }
   Answer answer;
   std::thread asker([&] { answer = Ask(lease.id()); });
   session.Send(PageFor(first, 1, true));  // late
-  ReceivedFrame next = session.Receive();
+  GeneratedFrame next = session.Receive();
   EXPECT_TRUE(next.frame.snapshot().end());
   EXPECT_EQ(next.frame.snapshot().snapshot_id(), first.snapshot_id());
   next = session.Receive();
@@ -156,7 +156,7 @@ TEST_F(MemorySnapshotsTest, AnswersAtTheDeadlineAreDropped) {
     done = true;
   });
   while (!done) {
-    const absl::StatusOr<ReceivedFrame> question =
+    const absl::StatusOr<GeneratedFrame> question =
         session.channel.Receive(std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
     if (question.ok() && question->frame.has_snapshot() && !question->frame.snapshot().end()) {
       session.Send(PageFor(question->frame.snapshot(), 2000, false));
@@ -175,11 +175,11 @@ std::shared_ptr<DeviceAsk> MakeAsk(std::vector<absl::Status>& answers) {
       [&answers](absl::Status status, DeviceBlocks) { answers.push_back(std::move(status)); });
 }
 
-v1::SnapshotPage PageOf(const v1::Snapshot& question) {
-  v1::SnapshotPage page;
-  page.set_snapshot_id(question.snapshot_id());
-  page.set_page(question.page());
-  page.mutable_region()->set_granularity_bytes(kChunk);
+wire::SnapshotPage PageOf(const wire::Snapshot& question) {
+  wire::SnapshotPage page;
+  page.snapshot_id = question.snapshot_id;
+  page.page = question.page;
+  page.region = {.granularity_bytes = kChunk};
   return page;
 }
 
@@ -188,13 +188,13 @@ TEST(SnapshotLineTest, AnAnswerThatTheProgramLostDoesNotBlockTheNextQuestion) {
   std::vector<absl::Status> lost, answers;
   const std::shared_ptr<DeviceAsk> first = MakeAsk(lost);
   ASSERT_TRUE(line.Add(first).ok());
-  const std::optional<v1::Snapshot> question = line.Next();
+  const std::optional<wire::Snapshot> question = line.Next();
   ASSERT_TRUE(question.has_value());
   line.Cancel(*first);
   ASSERT_TRUE(line.Add(MakeAsk(answers)).ok());
-  const std::optional<v1::Snapshot> next = line.Next();
+  const std::optional<wire::Snapshot> next = line.Next();
   ASSERT_TRUE(next.has_value());
-  EXPECT_GT(next->snapshot_id(), question->snapshot_id());
+  EXPECT_GT(next->snapshot_id, question->snapshot_id);
   // The answer was not lost, but late: it is no error of the program's, and goes to no caller.
   EXPECT_TRUE(line.Take(PageOf(*question)).ok());
   EXPECT_FALSE(line.Take(PageOf(*question)).ok());
@@ -212,13 +212,13 @@ TEST(SnapshotLineTest, AQuestionForAMapSaysSoOnEveryPage) {
                            [&answer](absl::Status status, DeviceBlocks) { answer = std::move(status); }))
                   .ok());
   for (const bool more : {true, false}) {
-    const std::optional<v1::Snapshot> question = line.Next();
+    const std::optional<wire::Snapshot> question = line.Next();
     ASSERT_TRUE(question.has_value());
-    EXPECT_EQ(question->cells(), 500u);
-    v1::SnapshotPage page = PageOf(*question);
-    page.set_more(more);
-    page.add_op_names("MatMul");
-    page.mutable_map()->add_op_bytes(0);
+    EXPECT_EQ(question->cells, 500u);
+    wire::SnapshotPage page = PageOf(*question);
+    page.more = more;
+    page.op_names = {"MatMul"};
+    page.map.emplace().op_bytes = {0};
     ASSERT_TRUE(line.Take(page).ok());
   }
   EXPECT_TRUE(answer.ok()) << answer;
@@ -246,7 +246,7 @@ TEST(SnapshotLineTest, AnAnswerForgetsTheFramesThatWereLostBeforeIt) {
     ASSERT_TRUE(line.Next().has_value()) << round;
     line.Cancel(*ask);
     ASSERT_TRUE(line.Add(MakeAsk(answers)).ok());
-    const std::optional<v1::Snapshot> question = line.Next();
+    const std::optional<wire::Snapshot> question = line.Next();
     ASSERT_TRUE(question.has_value()) << round;
     ASSERT_TRUE(line.Take(PageOf(*question)).ok());
     EXPECT_EQ(answers.size(), round);
@@ -276,7 +276,7 @@ TEST(SnapshotLineTest, ASlowProgramIsAskedNothingElseWhileItsAskerWaits) {
   SnapshotLine line(std::make_shared<NoWaker>(), std::chrono::milliseconds(0));
   std::vector<absl::Status> answers;
   ASSERT_TRUE(line.Add(MakeAsk(answers)).ok());
-  const std::optional<v1::Snapshot> question = line.Next();
+  const std::optional<wire::Snapshot> question = line.Next();
   ASSERT_TRUE(line.Add(MakeAsk(answers)).ok());
   EXPECT_FALSE(line.Next().has_value());
   EXPECT_TRUE(line.Take(PageOf(*question)).ok());
@@ -290,7 +290,7 @@ TEST_F(MemorySnapshotsTest, TwoAskersAreAnsweredOneAfterTheOther) {
   std::thread first([&] { answers[0] = Ask(lease.id()); });
   std::thread second([&] { answers[1] = Ask(lease.name()); });
   for (int i = 0; i < 2; ++i) {
-    const ReceivedFrame question = session.Receive();
+    const GeneratedFrame question = session.Receive();
     EXPECT_EQ(question.frame.snapshot().page(), 0u);
     session.Send(PageFor(question.frame.snapshot(), 1, false));
   }
@@ -310,7 +310,7 @@ TEST_F(MemorySnapshotsTest, TheEndOfAProgramAnswersAtOnce) {
   std::thread asker([&] { answer = Ask(lease.id(), 60'000); });
   session.Send(PageFor(session.Receive().frame.snapshot(), 1, true));
   EXPECT_EQ(session.Receive().frame.snapshot().page(), 1u);
-  session.channel = SessionChannel();
+  session.channel = GeneratedChannel();
   asker.join();
   EXPECT_EQ(answer.device().code(), static_cast<int>(absl::StatusCode::kUnavailable));
 }
@@ -321,19 +321,19 @@ TEST_F(MemorySnapshotsTest, AnUnrequestedPageBreaksTheSession) {
   v1::Snapshot invented;
   invented.set_snapshot_id(1);
   session.Send(PageFor(invented, 1, false));
-  const ReceivedFrame bye = session.Receive();
+  const GeneratedFrame bye = session.Receive();
   EXPECT_EQ(bye.frame.goodbye().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
 }
 
 TEST_F(MemorySnapshotsTest, ProgramsOfEarlierVersionsAndWithoutBlocksAreToldApart) {
-  TestSession old = OpenAnswering(SessionChannel::kChargeVersion);
+  TestSession old = OpenAnswering(GeneratedChannel::kChargeVersion);
   const v1::Lease its = CreateLease(old, 64);
   const Answer answer = Ask(its.id());
   ASSERT_EQ(answer.parts.size(), 2u);
   EXPECT_EQ(answer.parts[1].session().code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
   EXPECT_NE(answer.parts[1].session().message().find("version 3"), std::string::npos)
       << answer.parts[1].session().message();
-  TestSession plain = OpenAnswering(SessionChannel::kSnapshotVersion, false);
+  TestSession plain = OpenAnswering(GeneratedChannel::kSnapshotVersion, false);
   const Answer none = Ask(CreateLease(plain, 64).id());
   ASSERT_EQ(none.parts.size(), 2u);
   EXPECT_EQ(none.parts[1].session().code(), 0);

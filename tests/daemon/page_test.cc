@@ -160,9 +160,9 @@ TEST(HistoryTest, ManyLeasesAreStackedAsAFewAndARest) {
 DeviceBlocks TwoOps() {
   DeviceBlocks device;
   device.ops = {"", "MatMul", "AddN"};
-  device.region.set_held_bytes(8 * kMiB);  // 2 MiB of it are not mapped
-  device.region.set_used_bytes(4 * kMiB);
-  device.region.set_largest_free_block_bytes(kMiB);
+  device.region.held_bytes = 8 * kMiB;  // 2 MiB of it are not mapped
+  device.region.used_bytes = 4 * kMiB;
+  device.region.largest_free_block_bytes = kMiB;
   device.map = {.held_bytes = 6 * kMiB, .cell_bytes = 2 * kMiB, .op_bytes = {0, kMiB, 3 * kMiB}};
   device.map.cells = {{.used = 2 * kMiB, .op = 1, .blocks = 2},
                       {.used = 0, .op = 0},

@@ -17,7 +17,7 @@ class SessionServerTest : public DaemonFixture {
   // Sends `frame` and expects to be thrown out, while another session goes on.
   void ExpectGoodbye(TestSession& session, const v1::Frame& frame, std::span<const int> fds = {}) {
     session.Send(frame, fds);
-    const ReceivedFrame answer = session.Receive();
+    const GeneratedFrame answer = session.Receive();
     EXPECT_TRUE(answer.frame.has_goodbye()) << answer.frame.DebugString();
     EXPECT_EQ(answer.frame.goodbye().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
     EXPECT_FALSE(answer.frame.goodbye().message().empty());
@@ -31,7 +31,7 @@ TEST_F(SessionServerTest, AGrantBringsItsDescriptorsAndCloseGivesAllBack) {
   EXPECT_EQ(session.token.size(), 32u);
   const v1::Lease lease = CreateLease(session, 64);
   session.Send(Grow(1, lease, 5 * kMiB));
-  const ReceivedFrame granted = session.Receive();
+  const GeneratedFrame granted = session.Receive();
   ASSERT_TRUE(granted.frame.has_grant()) << granted.frame.DebugString();
   EXPECT_EQ(granted.frame.grant().chunks_size(), 3);
   EXPECT_EQ(granted.fds.size(), 3u);
@@ -48,7 +48,7 @@ TEST_F(SessionServerTest, AReturnedChunkIsFreeAndTheOtherChunksStayHeld) {
   TestSession session = OpenSession();
   const v1::Lease lease = CreateLease(session, 64);
   session.Send(Grow(1, lease, 4 * kMiB));
-  const ReceivedFrame granted = session.Receive();
+  const GeneratedFrame granted = session.Receive();
   session.Send(Ack(granted.frame.grant()));
   v1::Frame give_back;
   v1::ReturnRequest& request = *give_back.mutable_return_chunks();
@@ -72,7 +72,7 @@ TEST_F(SessionServerTest, AReturnIsServedWhileAGrowOfTheSameSessionWaits) {
   session.Send(Grow(1, lease, 200 * kMiB));
   std::vector<std::uint64_t> chunks;
   for (bool more = true; more;) {
-    const ReceivedFrame page = session.Receive();
+    const GeneratedFrame page = session.Receive();
     for (const v1::Chunk& chunk : page.frame.grant().chunks()) chunks.push_back(chunk.id());
     session.Send(Ack(page.frame.grant()));
     more = page.frame.grant().more();
@@ -83,7 +83,7 @@ TEST_F(SessionServerTest, AReturnIsServedWhileAGrowOfTheSameSessionWaits) {
   for (const std::uint64_t chunk : chunks) give_back.mutable_return_chunks()->add_chunk_ids(chunk);
   session.Send(give_back);
   EXPECT_EQ(session.Receive().frame.returned().code(), 0);
-  const ReceivedFrame granted = session.Receive();
+  const GeneratedFrame granted = session.Receive();
   ASSERT_TRUE(granted.frame.has_grant()) << granted.frame.DebugString();
   EXPECT_EQ(granted.frame.grant().request_id(), 2u);
 }
@@ -185,7 +185,7 @@ TEST_F(SessionServerTest, SizesAndDevicesThatCannotBeAreRefused) {
       {Grow(4, foreign, kMiB), absl::StatusCode::kNotFound}};
   for (const auto& [frame, code] : cases) {
     session.Send(frame);
-    const ReceivedFrame answer = session.Receive();
+    const GeneratedFrame answer = session.Receive();
     EXPECT_EQ(answer.frame.grow_refused().code(), static_cast<int>(code)) << answer.frame.DebugString();
   }
   EXPECT_EQ(HeldBytes(), 0u);
@@ -226,7 +226,7 @@ TEST_F(UnreadSessionsTest, TwentySessionsThatNeverReadLeaveAnotherServed) {
   session.Send(Grow(1, lease, 20 * kMiB));
   int chunks = 0;
   for (bool more = true; more;) {
-    const ReceivedFrame page = session.Receive();
+    const GeneratedFrame page = session.Receive();
     ASSERT_TRUE(page.frame.has_grant()) << page.frame.DebugString();
     chunks += page.frame.grant().chunks_size();
     session.Send(Ack(page.frame.grant()));
@@ -246,14 +246,14 @@ class FewSessionsTest : public DaemonFixture {
 
 // A connection that says nothing counts as a session: it cannot be used to get more than a share.
 TEST_F(FewSessionsTest, ConnectionsWithoutAHelloLeaveSessionsToOtherUsers) {
-  std::vector<SessionChannel> silent;
+  std::vector<GeneratedChannel> silent;
   for (int i = 0; i < 5; ++i) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     daemon_->ServeSession(UniqueFd(ends[0]), {.uid = 12345, .gid = 12345, .pid = ::getpid()});
     silent.emplace_back(UniqueFd(ends[1]));
   }
-  absl::StatusOr<ReceivedFrame> answer =
+  absl::StatusOr<GeneratedFrame> answer =
       silent.back().Receive(std::chrono::steady_clock::now() + std::chrono::seconds(30));
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->frame.goodbye().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
@@ -268,7 +268,7 @@ TEST_F(FewSessionsTest, ConnectionsWithoutAHelloLeaveSessionsToOtherUsers) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     daemon_->ServeSession(UniqueFd(ends[0]), {.uid = 12345, .gid = 12345, .pid = ::getpid()});
-    SessionChannel again{UniqueFd(ends[1])};
+    GeneratedChannel again{UniqueFd(ends[1])};
     served = absl::IsDeadlineExceeded(
         again.Receive(std::chrono::steady_clock::now() + std::chrono::milliseconds(10)).status());
   }

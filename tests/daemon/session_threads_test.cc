@@ -63,11 +63,11 @@ class SessionThreadsTest : public ::testing::Test {
   }
 
   JournalState Reopen() { return Journal::Open(directory_.path(), kBoot)->state; }
-  SessionChannel Connect() {
+  GeneratedChannel Connect() {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
-    return SessionChannel(UniqueFd(ends[1]));
+    return GeneratedChannel(UniqueFd(ends[1]));
   }
 
   static constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
@@ -76,9 +76,9 @@ class SessionThreadsTest : public ::testing::Test {
 
   // The next answer. Other sessions may ask for idle memory meanwhile: there is none. After Close no Trimmed
   // is expected.
-  static v1::Frame Next(SessionChannel& channel, bool closing = false) {
+  static v1::Frame Next(GeneratedChannel& channel, bool closing = false) {
     for (;;) {
-      absl::StatusOr<ReceivedFrame> received = channel.Receive();
+      absl::StatusOr<GeneratedFrame> received = channel.Receive();
       EXPECT_TRUE(received.ok()) << received.status();
       if (!received.ok() || !received->frame.has_trim()) return received.ok() ? received->frame : v1::Frame();
       v1::Frame trimmed;
@@ -91,7 +91,7 @@ class SessionThreadsTest : public ::testing::Test {
 
   // Connects, makes a lease, takes memory and ends: by Close, by returning first, or without a word.
   void LiveOnce(int round) {
-    SessionChannel channel = Connect();
+    GeneratedChannel channel = Connect();
     const v1::Lease lease = Enter(channel);
     ASSERT_EQ(lease.devices_size(), 1);
     v1::Frame grow;
@@ -128,17 +128,17 @@ class SessionThreadsTest : public ::testing::Test {
   }
 
   // The token of its session.
-  static std::string SayHello(SessionChannel& channel) {
+  static std::string SayHello(GeneratedChannel& channel) {
     v1::Frame hello;
-    hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
-    hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+    hello.mutable_hello()->set_protocol_version(GeneratedChannel::kProtocolVersion);
+    hello.mutable_hello()->set_oldest_version(GeneratedChannel::kOldestVersion);
     EXPECT_TRUE(channel.Send(hello).ok());
-    const absl::StatusOr<ReceivedFrame> welcome = channel.Receive();
+    const absl::StatusOr<GeneratedFrame> welcome = channel.Receive();
     EXPECT_TRUE(welcome.ok() && welcome->frame.has_welcome());
     return welcome.ok() ? welcome->frame.welcome().session_token() : "";
   }
 
-  v1::Lease Enter(SessionChannel& channel) {
+  v1::Lease Enter(GeneratedChannel& channel) {
     v1::CreateLeaseRequest request;
     request.add_devices()->set_memory_limit_bytes((32_MiB).count());
     const absl::StatusOr<v1::Lease> lease =
@@ -199,7 +199,7 @@ TEST_F(SessionThreadsTest, GrantsDuringAttachAreInTheJournal) {
       leases_->Create({.uid = 0, .session = nullptr}, request, Clock::now() + std::chrono::seconds(1));
   ASSERT_TRUE(lease.ok()) << lease.status();
   for (int round = 0; round < 80; ++round) {
-    SessionChannel channel = Connect();
+    GeneratedChannel channel = Connect();
     const std::string token = SayHello(channel);
     v1::Frame grow;
     grow.mutable_grow()->set_device_id(lease->devices(0).id());
@@ -215,7 +215,7 @@ TEST_F(SessionThreadsTest, GrantsDuringAttachAreInTheJournal) {
     v1::Frame answer = Next(channel);
     while (answer.has_grow_refused()) answer = Next(channel);
     EXPECT_TRUE(answer.has_grant()) << answer.DebugString();
-    channel = SessionChannel();
+    channel = GeneratedChannel();
     while (sessions_.size() > 0) std::this_thread::yield();
   }
   server_->Stop();
@@ -224,7 +224,7 @@ TEST_F(SessionThreadsTest, GrantsDuringAttachAreInTheJournal) {
 
 // The answer was lost, say, or the program starts again with the same id.
 TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIsFull) {
-  SessionChannel channel = Connect();
+  GeneratedChannel channel = Connect();
   v1::CreateLeaseRequest request;
   request.set_lasting(true);
   request.set_request_id("once");
@@ -244,7 +244,7 @@ TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIs
   EXPECT_TRUE(Next(channel).has_grant());
   // A new lease that cannot be kept is not made, and its request gets the error; nor is one of an ended
   // session.
-  SessionChannel other = Connect();
+  GeneratedChannel other = Connect();
   request.set_request_id("another");
   const std::string token = SayHello(other);
   EXPECT_TRUE(absl::IsUnavailable(
@@ -253,7 +253,7 @@ TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIs
   EXPECT_EQ(end.goodbye().code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
   EXPECT_THAT(end.goodbye().message(), ::testing::HasSubstr("could not be kept"));
   request.set_request_id("a third");
-  SessionChannel ended = Connect();
+  GeneratedChannel ended = Connect();
   const Caller gone{.uid = 0, .session = sessions_.FindToken(SayHello(ended))};
   gone.session->RequestEnd(absl::AbortedError("gone"));
   EXPECT_TRUE(absl::IsFailedPrecondition(leases_->Create(gone, request, Clock::now()).status()));
@@ -289,13 +289,13 @@ TEST_F(SessionThreadsTest, AProcessThatDiesWhileItIsGreetedIsNoticed) {
   }
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  SessionChannel channel{UniqueFd(ends[1])};
+  GeneratedChannel channel{UniqueFd(ends[1])};
   PeerCredentials credentials = *GetPeerCredentials(ends[1]);
   credentials.pid = process;
   server_->Serve(UniqueFd(ends[0]), credentials);
   v1::Frame hello;
-  hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
-  hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+  hello.mutable_hello()->set_protocol_version(GeneratedChannel::kProtocolVersion);
+  hello.mutable_hello()->set_oldest_version(GeneratedChannel::kOldestVersion);
   ASSERT_TRUE(channel.Send(hello).ok());
   while (!budget_.contended()) std::this_thread::yield();
   ASSERT_EQ(::kill(process, SIGKILL), 0);
@@ -312,14 +312,14 @@ TEST_F(SessionThreadsTest, AProcessThatDiesWhileItIsGreetedIsNoticed) {
 // The client is stopped, for example in a debugger. Descriptors that it has read cost no other session
 // anything.
 TEST_F(SessionThreadsTest, AClientThatReadAndOnlyDoesNotAcknowledgeIsNotCutOff) {
-  SessionChannel channel = Connect();
+  GeneratedChannel channel = Connect();
   const v1::Lease lease = Enter(channel);
   v1::Frame grow;
   grow.mutable_grow()->set_request_id(1);
   grow.mutable_grow()->set_device_id(lease.devices(0).id());
   grow.mutable_grow()->set_at_least_bytes((2_MiB).count());
   ASSERT_TRUE(channel.Send(grow).ok());
-  const absl::StatusOr<ReceivedFrame> page = channel.Receive();
+  const absl::StatusOr<GeneratedFrame> page = channel.Receive();
   ASSERT_TRUE(page.ok() && page->frame.has_grant());
   const auto waker = *PollWaker::Create();
   ASSERT_TRUE(budget_.TryTake(SessionId{998}, waker, budget_.limit() - 1));
@@ -332,7 +332,7 @@ TEST_F(SessionThreadsTest, AClientThatReadAndOnlyDoesNotAcknowledgeIsNotCutOff) 
   back.mutable_return_chunks()->set_device_id(lease.devices(0).id());
   back.mutable_return_chunks()->add_chunk_ids(page->frame.grant().chunks(0).id());
   EXPECT_TRUE(channel.Send(back).ok());
-  const absl::StatusOr<ReceivedFrame> reply = channel.Receive();
+  const absl::StatusOr<GeneratedFrame> reply = channel.Receive();
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_TRUE(reply->frame.has_returned() && reply->frame.returned().code() == 0)
       << reply->frame.DebugString();

@@ -48,7 +48,7 @@ class AttachTest : public E2eTest {
     return *std::move(session);
   }
   static v1::Attached AskAttach(RawSession& session, const std::string& lease) {
-    const absl::StatusOr<ReceivedFrame> answer = session.Ask(AttachFrame(lease));
+    const absl::StatusOr<GeneratedFrame> answer = session.Ask(AttachFrame(lease));
     EXPECT_TRUE(answer.ok() && answer->frame.has_attached()) << answer.status();
     return answer.ok() ? answer->frame.attached() : v1::Attached();
   }
@@ -57,7 +57,7 @@ class AttachTest : public E2eTest {
     // A session that has ended takes no further frame.
     for (const v1::Frame& frame : frames) session.channel.Send(frame, {}, session.Patience()).IgnoreError();
     while (true) {
-      const absl::StatusOr<ReceivedFrame> frame = session.channel.Receive(session.Patience());
+      const absl::StatusOr<GeneratedFrame> frame = session.channel.Receive(session.Patience());
       if (!frame.ok()) return -1;
       if (frame->frame.has_goodbye()) return frame->frame.goodbye().code();
     }
@@ -197,7 +197,7 @@ TEST_F(AttachTest, AttachingAgainGivesTheSameLeaseAndNoOther) {
 TEST_F(AttachTest, AttachAtTheWrongTimeEndsTheSession) {
   StartDaemon();
   const std::string lease = Lgpu({"create", "-m", "64MiB"});
-  RawSession unknown{.channel = *SessionChannel::Connect(daemon_->dir() + "/session.sock"),
+  RawSession unknown{.channel = *GeneratedChannel::Connect(daemon_->dir() + "/session.sock"),
                      .token = {},
                      .stats_page = {},
                      .client_page = {}};

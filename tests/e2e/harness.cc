@@ -41,14 +41,14 @@ std::uint64_t KilobytesOf(const std::string& path, const std::string& key) {
 
 absl::StatusOr<RawSession> RawSession::Open(const std::string& dir) {
   RawSession session;
-  LGPU_ASSIGN_OR_RETURN(session.channel, SessionChannel::Connect(dir + "/session.sock"));
+  LGPU_ASSIGN_OR_RETURN(session.channel, GeneratedChannel::Connect(dir + "/session.sock"));
   v1::Frame hello;
   hello.mutable_hello()->set_protocol_version(
-      SessionChannel::kOldestVersion);  // which is never asked to trim
-  hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+      GeneratedChannel::kOldestVersion);  // which is never asked to trim
+  hello.mutable_hello()->set_oldest_version(GeneratedChannel::kOldestVersion);
   hello.mutable_hello()->set_client("raw");
   hello.mutable_hello()->set_pid(::getpid());
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, session.Ask(hello));
+  LGPU_ASSIGN_OR_RETURN(GeneratedFrame answer, session.Ask(hello));
   if (!answer.frame.has_welcome() || answer.fds.size() != 2) {
     return absl::InternalError(absl::StrCat("no Welcome: ", answer.frame.ShortDebugString()));
   }
@@ -59,7 +59,7 @@ absl::StatusOr<RawSession> RawSession::Open(const std::string& dir) {
   return session;
 }
 
-absl::StatusOr<ReceivedFrame> RawSession::Ask(const v1::Frame& frame) {
+absl::StatusOr<GeneratedFrame> RawSession::Ask(const v1::Frame& frame) {
   LGPU_RETURN_IF_ERROR(channel.Send(frame, {}, Patience()));
   return channel.Receive(Patience());
 }
@@ -73,7 +73,7 @@ absl::StatusOr<RawSession::Grown> RawSession::Grow(std::uint64_t request_id, std
   grow.mutable_grow()->set_wanted_bytes(bytes);
   grow.mutable_grow()->set_timeout_ms(timeout_ms);
   Grown grown;
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, Ask(grow));
+  LGPU_ASSIGN_OR_RETURN(GeneratedFrame answer, Ask(grow));
   while (answer.frame.has_grant()) {
     const v1::Grant& grant = answer.frame.grant();
     for (const v1::Chunk& chunk : grant.chunks()) grown.chunks.push_back(chunk);

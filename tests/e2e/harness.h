@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "lgpu/v1/control.pb.h"
 #include "lgpu/v1/stats.pb.h"
-#include "proto/session_channel.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/generated_channel.h"
 #include "tests/support/sanitizers.h"
 
 namespace lgpu::testing {
@@ -52,17 +52,17 @@ class Control {
 
 /// A session that speaks the protocol by hand, to send frames that the library would not.
 struct RawSession {
-  SessionChannel channel;
+  GeneratedChannel channel;
   std::string token;
   std::uint64_t id = 0;
   UniqueFd stats_page, client_page;
 
   static absl::StatusOr<RawSession> Open(const std::string& dir);
-  SessionChannel::Deadline Patience() const {
+  GeneratedChannel::Deadline Patience() const {
     return std::chrono::steady_clock::now() + ChildProgram::kPatience;
   }
   /// Sends and gives the next frame.
-  absl::StatusOr<ReceivedFrame> Ask(const v1::Frame& frame);
+  absl::StatusOr<GeneratedFrame> Ask(const v1::Frame& frame);
   /// A grow with its Ack: the descriptors of all pages, and the ids of the chunks; or the refusal's status.
   struct Grown {
     std::vector<UniqueFd> fds;

@@ -81,14 +81,14 @@ class ProtocolTest : public E2eTest {
 
   /// The daemon's answer to bytes on a new connection: the code of a Goodbye, or -1 for an end without one.
   int FateOf(const std::function<void(int socket)>& send) {
-    absl::StatusOr<SessionChannel> channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
+    absl::StatusOr<GeneratedChannel> channel = GeneratedChannel::Connect(daemon_->dir() + "/session.sock");
     EXPECT_TRUE(channel.ok()) << channel.status();
     send(channel->fd());
     return FateOf(*channel);
   }
-  static int FateOf(SessionChannel& channel) {
+  static int FateOf(GeneratedChannel& channel) {
     while (true) {
-      absl::StatusOr<ReceivedFrame> frame =
+      absl::StatusOr<GeneratedFrame> frame =
           channel.Receive(std::chrono::steady_clock::now() + ChildProgram::kPatience);
       if (!frame.ok()) {
         EXPECT_EQ(frame.status().code(), absl::StatusCode::kUnavailable) << frame.status();
@@ -322,12 +322,12 @@ TEST_F(ProtocolTest, AnyFrameMayAcknowledgeAGrant) {
     frame.mutable_grow()->set_request_id(request);
     frame.mutable_grow()->set_device_id(client.device());
     frame.mutable_grow()->set_at_least_bytes(2 * kMiB);
-    const absl::StatusOr<ReceivedFrame> answer = client.session.Ask(frame);
+    const absl::StatusOr<GeneratedFrame> answer = client.session.Ask(frame);
     ASSERT_TRUE(answer.ok() && answer->frame.has_grant()) << answer.status();
     frame.set_acknowledges(answer->frame.grant().grant_id());
   }
   frame.mutable_close()->set_request_id(6);
-  const absl::StatusOr<ReceivedFrame> answer = client.session.Ask(frame);
+  const absl::StatusOr<GeneratedFrame> answer = client.session.Ask(frame);
   ASSERT_TRUE(answer.ok() && answer->frame.has_closed()) << answer.status();
   ExpectOthersAreServed();
 }

@@ -18,11 +18,11 @@ using ::testing::StartsWith;
 class ResumeTest : public E2eTest {
  protected:
   /// Says Hello in the name of an earlier session; the daemon's answer.
-  static absl::StatusOr<ReceivedFrame> Resume(SessionChannel& channel, std::uint64_t session,
-                                              const std::string& token) {
+  static absl::StatusOr<GeneratedFrame> Resume(GeneratedChannel& channel, std::uint64_t session,
+                                               const std::string& token) {
     v1::Frame hello;
-    hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
-    hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+    hello.mutable_hello()->set_protocol_version(GeneratedChannel::kProtocolVersion);
+    hello.mutable_hello()->set_oldest_version(GeneratedChannel::kOldestVersion);
     hello.mutable_hello()->mutable_resume()->set_session_id(session);
     hello.mutable_hello()->mutable_resume()->set_session_token(token);
     const auto deadline = std::chrono::steady_clock::now() + ChildProgram::kPatience;
@@ -95,7 +95,7 @@ TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNoOtherSession) {
   };
   for (const Lie& lie : lies) {
     SCOPED_TRACE(lie.what);
-    auto channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
+    auto channel = GeneratedChannel::Connect(daemon_->dir() + "/session.sock");
     ASSERT_TRUE(channel.ok());
     auto answer = Resume(*channel, lie.session, lie.token);
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -117,7 +117,7 @@ TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNoOtherSession) {
   EXPECT_EQ(Ask(*honest, "work c 3"), "ok");
 
   // The truth, but for one chunk: that one is taken away.
-  auto channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
+  auto channel = GeneratedChannel::Connect(daemon_->dir() + "/session.sock");
   ASSERT_TRUE(channel.ok());
   auto answer = Resume(*channel, session.id, session.token);
   ASSERT_TRUE(answer.ok() && answer->frame.has_welcome());
@@ -151,7 +151,7 @@ TEST_F(ResumeTest, AClientWithoutAnAnswerMayAttestAgain) {
   ASSERT_TRUE(grown.ok()) << grown.status();
   Restart();
   for (int i = 0; i < 3; ++i) {
-    auto channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
+    auto channel = GeneratedChannel::Connect(daemon_->dir() + "/session.sock");
     ASSERT_TRUE(channel.ok());
     auto answer = Resume(*channel, session.id, session.token);
     ASSERT_TRUE(answer.ok() && answer->frame.has_welcome()) << answer.status() << answer->frame.DebugString();
@@ -197,7 +197,7 @@ TEST_F(ResumeTest, ALeaseThatIsRemovedStaysRemovedWhenItsDaemonDiesMeanwhile) {
   KillDaemonWhileItRemoves("removed");
   StartInDirectory();
   EXPECT_FALSE(control_->GetLease("removed").ok());
-  auto channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
+  auto channel = GeneratedChannel::Connect(daemon_->dir() + "/session.sock");
   ASSERT_TRUE(channel.ok());
   const auto answer = Resume(*channel, session.id, session.token);
   ASSERT_TRUE(answer.ok()) << answer.status();

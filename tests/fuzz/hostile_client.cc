@@ -38,7 +38,7 @@ void HostileClient::Drop() {
 }
 
 void HostileClient::Over() {
-  channel_ = SessionChannel();
+  channel_ = GeneratedChannel();
   state_ = State::kOver;
   settled_ = true;
   unanswered_ = 0;
@@ -69,8 +69,8 @@ void HostileClient::Resume(HostileClient& whose, std::uint8_t lie) {
     lies_ = lie % 4 != 0;
   }
   v1::Frame frame;
-  frame.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
-  frame.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+  frame.mutable_hello()->set_protocol_version(GeneratedChannel::kProtocolVersion);
+  frame.mutable_hello()->set_oldest_version(GeneratedChannel::kOldestVersion);
   v1::Resume& resume = *frame.mutable_hello()->mutable_resume();
   resume.set_session_id(whose.id_ + (lie % 4 == 1 ? 1 : 0));
   resume.set_session_token(whose.token_);
@@ -312,18 +312,17 @@ void HostileClient::AwaitGrows() {
 }
 
 void HostileClient::Receive() {
-  ReceivedFrame received;
-  const absl::Status status = channel_.ReceiveInto(received, std::chrono::steady_clock::now() + kPatience);
-  if (absl::IsUnavailable(status)) {
+  absl::StatusOr<GeneratedFrame> received = channel_.Receive(std::chrono::steady_clock::now() + kPatience);
+  if (absl::IsUnavailable(received.status())) {
     Over();
     return;
   }
-  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  LGPU_CHECK(status.ok());
-  Take(received);
+  if (!received.ok()) std::fprintf(stderr, "%s\n", std::string(received.status().message()).c_str());
+  LGPU_CHECK(received.ok());
+  Take(*received);
 }
 
-void HostileClient::Take(ReceivedFrame& received) {
+void HostileClient::Take(GeneratedFrame& received) {
   const v1::Frame& frame = received.frame;
   if (frame.has_welcome()) {
     LGPU_CHECK_OP(received.fds.size(), ==, 2u);
@@ -369,7 +368,7 @@ void HostileClient::TakeGrowAnswer(std::uint64_t request) {
   grows_.erase(asked);
 }
 
-void HostileClient::TakeGrant(ReceivedFrame& received) {
+void HostileClient::TakeGrant(GeneratedFrame& received) {
   const v1::Grant& grant = received.frame.grant();
   // One at a time.
   LGPU_CHECK(grant_ == 0 && grant.grant_id() != 0);

@@ -12,9 +12,9 @@
 
 #include "base/unique_fd.h"
 #include "lgpu/v1/session.pb.h"
-#include "proto/session_channel.h"
 #include "tests/fuzz/input_reader.h"
 #include "tests/fuzz/memory_plane.h"
+#include "tests/support/generated_channel.h"
 
 namespace lgpu::daemon {
 
@@ -103,9 +103,9 @@ class HostileClient {
   /// The frame is on its way.
   void Note(const v1::Frame& frame);
   void Receive();
-  void Take(ReceivedFrame& received);
+  void Take(GeneratedFrame& received);
   void TakeWelcome(const v1::Welcome& welcome);
-  void TakeGrant(ReceivedFrame& received);
+  void TakeGrant(GeneratedFrame& received);
   void TakeGrowAnswer(std::uint64_t request);
   void TakeReturned(const v1::ReturnReply& reply);
   void TakeAttested();
@@ -114,7 +114,7 @@ class HostileClient {
   std::uint64_t ChunkFrom(InputReader& input) const;
 
   Granted* granted_;
-  SessionChannel channel_;
+  GeneratedChannel channel_;
   State state_ = State::kOver;
   bool closed_ = false;   // the last connection ended with Closed
   bool settled_ = true;   // nothing was said since the last Settle

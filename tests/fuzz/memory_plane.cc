@@ -82,11 +82,11 @@ std::unique_ptr<MemoryPlane::Generation> MemoryPlane::Start(bool again) {
   return next;
 }
 
-SessionChannel MemoryPlane::Connect() {
+GeneratedChannel MemoryPlane::Connect() {
   std::array<int, 2> ends;
   LGPU_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
   now_->server->Serve(UniqueFd(ends[0]), Need(GetPeerCredentials(ends[0])));
-  return SessionChannel(UniqueFd(ends[1]));
+  return GeneratedChannel(UniqueFd(ends[1]));
 }
 
 Caller MemoryPlane::WhoHas(const std::string& token) const {

@@ -22,8 +22,8 @@
 #include "daemon/sessions/session_server.h"
 #include "daemon/sessions/session_state.h"
 #include "lgpu/v1/control.pb.h"
-#include "proto/session_channel.h"
 #include "tests/daemon/temporary_directory.h"
+#include "tests/support/generated_channel.h"
 
 namespace lgpu::daemon {
 
@@ -42,7 +42,7 @@ class MemoryPlane {
   MemoryPlane& operator=(const MemoryPlane&) = delete;
 
   /// The client's end of a connection of this process.
-  SessionChannel Connect();
+  GeneratedChannel Connect();
   /// As from the control service, by any caller that knows the token.
   absl::StatusOr<v1::Lease> CreateLease(const std::string& token, std::uint64_t chunks, bool preallocate);
   absl::StatusOr<v1::Lease> AttachLease(const std::string& token, const std::string& lease);

@@ -3,7 +3,6 @@
 //
 // Input: byte 0 is the number of descriptors (modulo 8), the rest is the packet.
 
-#include <google/protobuf/stubs/logging.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,11 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
-#include "proto/refusal_messages.h"
-#include "proto/session_channel.h"
+#include "proto/refusal_codec.h"
+#include "proto/wire/frame_channel.h"
 
 namespace lgpu {
 namespace {
@@ -45,38 +45,36 @@ void SendRaw(int socket, const std::uint8_t* data, std::size_t size, std::size_t
 int NextFreeDescriptor() { return UniqueFd(::dup(STDERR_FILENO)).get(); }
 
 // Uses a received frame as receivers do: reads it, passes parts of it on, sends it again.
-void Use(const v1::Frame& frame) {
-  if (frame.has_grow_refused()) {
-    const v1::GrowRefused& refused = frame.grow_refused();
-    const absl::Status status =
-        StatusFromWire(refused.code(), refused.message(), RefusalToWire(RefusalFromProto(refused.refusal())));
+void Use(const wire::Frame& frame) {
+  if (const auto* const refused = frame.Get<wire::GrowRefused>()) {
+    const absl::Status status = StatusFromWire(refused->code, refused->message, refused->refusal);
     const absl::Status bare(status.code(), status.message());
     LGPU_CHECK(DecodeStatusDetails(bare, EncodeStatusDetails(status)).code() == status.code());
   }
-  v1::Frame again;
-  LGPU_CHECK(again.ParseFromString(frame.SerializeAsString()));
-  LGPU_CHECK(again.body_case() == frame.body_case());
+  const std::string encoded = wire::Encode(frame);
+  wire::Frame again;
+  LGPU_CHECK(wire::Decoder(encoded).Read(again));
+  LGPU_CHECK(again.body.index() == frame.body.index());
 }
-
-// protobuf writes a line for every string that is not UTF-8.
-[[maybe_unused]] google::protobuf::LogHandler* const kQuiet = google::protobuf::SetLogHandler(nullptr);
 
 void RunOne(const std::uint8_t* data, std::size_t size) {
   const std::size_t fd_count = data[0] % kMaxFds;
   std::array<int, 2> ends;
   LGPU_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
   const UniqueFd sender(ends[0]);
-  SessionChannel channel{UniqueFd(ends[1])};
+  wire::FrameChannel channel{UniqueFd(ends[1])};
   const int next = NextFreeDescriptor();
   SendRaw(sender.get(), data + 1, size - 1, fd_count);
   {
-    absl::StatusOr<ReceivedFrame> received = channel.Receive(std::chrono::steady_clock::now());
-    if (received.ok()) {
-      LGPU_CHECK_OP(received->fds.size(), ==, fd_count);
-      Use(received->frame);
+    wire::ReceivedFrame received;
+    const PlainStatus status = channel.Receive(received, std::chrono::steady_clock::now());
+    if (status.ok()) {
+      LGPU_CHECK_OP(received.fds.size(), ==, fd_count);
+      Use(received.frame);
     } else {
-      LGPU_CHECK(absl::IsInvalidArgument(received.status()) ||
-                 (size == 1 && absl::IsUnavailable(received.status())));
+      LGPU_CHECK(received.fds.empty());
+      LGPU_CHECK(status.code == PlainCode::kInvalidArgument ||
+                 (size == 1 && status.code == PlainCode::kUnavailable));
     }
   }
   LGPU_CHECK_OP(NextFreeDescriptor(), ==, next);

@@ -55,7 +55,7 @@ absl::Status LoadSession::Return() {
     frame.mutable_return_chunks()->add_chunk_ids(chunk.id());
   }
   grants_.pop_back();
-  LGPU_ASSIGN_OR_RETURN(const ReceivedFrame answer, session_.Ask(frame));
+  LGPU_ASSIGN_OR_RETURN(const GeneratedFrame answer, session_.Ask(frame));
   if (!answer.frame.has_returned()) {
     return absl::InternalError(absl::StrCat("no ReturnReply: ", answer.frame.ShortDebugString()));
   }
@@ -66,7 +66,7 @@ absl::Status LoadSession::Return() {
 absl::Status LoadSession::Close() {
   v1::Frame frame;
   frame.mutable_close()->set_request_id(++last_request_);
-  LGPU_ASSIGN_OR_RETURN(const ReceivedFrame answer, session_.Ask(frame));
+  LGPU_ASSIGN_OR_RETURN(const GeneratedFrame answer, session_.Ask(frame));
   if (answer.frame.has_closed()) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("no Closed: ", answer.frame.ShortDebugString()));
 }

@@ -1,5 +1,3 @@
-#include "proto/session_channel.h"
-
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "proto/wire/frame_channel.h"
+#include "tests/support/generated_channel.h"
 #include "tests/support/open_files_limit.h"
 #include "tests/support/test_seed.h"
 
@@ -29,9 +29,9 @@ namespace {
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-SessionChannel::Deadline Past() { return Clock::now() - std::chrono::seconds(1); }
-SessionChannel::Deadline Soon() { return Clock::now() + std::chrono::milliseconds(20); }
-SessionChannel::Deadline Late() { return Clock::now() + std::chrono::seconds(60); }
+GeneratedChannel::Deadline Past() { return Clock::now() - std::chrono::seconds(1); }
+GeneratedChannel::Deadline Soon() { return Clock::now() + std::chrono::milliseconds(20); }
+GeneratedChannel::Deadline Late() { return Clock::now() + std::chrono::seconds(60); }
 
 v1::Frame GrowFrame(std::uint64_t id) {
   v1::Frame frame;
@@ -66,7 +66,7 @@ class SessionChannelTest : public ::testing::Test {
     right_.emplace(UniqueFd(ends[1]));
   }
 
-  // Sends a packet as no SessionChannel would.
+  // Sends a packet as no GeneratedChannel would.
   void SendRaw(std::string_view bytes, std::vector<int> fds = {}) {
     iovec part = {.iov_base = const_cast<char*>(bytes.data()), .iov_len = bytes.size()};
     msghdr message = {};
@@ -98,8 +98,8 @@ class SessionChannelTest : public ::testing::Test {
     return ::read(pipe_.get(), &byte, 1) == 0;
   }
 
-  std::optional<SessionChannel> left_;
-  std::optional<SessionChannel> right_;
+  std::optional<GeneratedChannel> left_;
+  std::optional<GeneratedChannel> right_;
   UniqueFd pipe_;
 };
 
@@ -121,26 +121,27 @@ TEST_F(SessionChannelTest, FramesArriveInOrderWithTheirDescriptors) {
   EXPECT_TRUE(second->fds.empty());
 }
 
-TEST_F(SessionChannelTest, ReceiveIntoReplacesTheContentOfItsArgument) {
+TEST_F(SessionChannelTest, AFrameChannelReplacesTheContentOfReceivesArgument) {
+  wire::FrameChannel right(UniqueFd(::dup(right_->fd())));
   const UniqueFd file = Memfd();
   ASSERT_TRUE(left_->Send(GrowFrame(1), std::array<int, 1>{file.get()}).ok());
   v1::Frame ack;
   ack.mutable_ack()->set_grant_id(9);
   ASSERT_TRUE(left_->Send(ack).ok());
-  ReceivedFrame received;
-  ASSERT_TRUE(right_->ReceiveInto(received).ok());
+  wire::ReceivedFrame received;
+  ASSERT_TRUE(right.Receive(received).ok());
   const int first_fd = received.fds.at(0).get();
-  ASSERT_TRUE(right_->ReceiveInto(received).ok());
-  EXPECT_EQ(received.frame.ack().grant_id(), 9u);
-  EXPECT_FALSE(received.frame.has_grow());
+  ASSERT_TRUE(right.Receive(received).ok());
+  ASSERT_NE(received.frame.Get<wire::Ack>(), nullptr);
+  EXPECT_EQ(received.frame.Get<wire::Ack>()->grant_id, 9u);
   EXPECT_TRUE(received.fds.empty());
   EXPECT_EQ(::fcntl(first_fd, F_GETFD), -1);
 }
 
 TEST_F(SessionChannelTest, TheLargestFrameArrivesAndOneByteMoreIsRefused) {
-  const v1::Frame largest = FrameOfSize(SessionChannel::kMaxFrameBytes);
+  const v1::Frame largest = FrameOfSize(GeneratedChannel::kMaxFrameBytes);
   ASSERT_TRUE(left_->Send(largest).ok());
-  const absl::Status refused = left_->Send(FrameOfSize(SessionChannel::kMaxFrameBytes + 1));
+  const absl::Status refused = left_->Send(FrameOfSize(GeneratedChannel::kMaxFrameBytes + 1));
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("65537 bytes"));
   auto received = right_->Receive();
@@ -153,7 +154,7 @@ TEST_F(SessionChannelTest, AFullReturnRequestFitsIntoOneFrame) {
   v1::Frame frame;
   frame.mutable_return_chunks()->set_request_id(~std::uint64_t{0});
   frame.mutable_return_chunks()->set_device_id(~std::uint64_t{0});
-  for (std::size_t i = 0; i < SessionChannel::kMaxReturnChunks; ++i) {
+  for (std::size_t i = 0; i < GeneratedChannel::kMaxReturnChunks; ++i) {
     frame.mutable_return_chunks()->add_chunk_ids(~std::uint64_t{0} - i);
   }
   EXPECT_TRUE(left_->Send(frame).ok()) << frame.ByteSizeLong();
@@ -161,13 +162,13 @@ TEST_F(SessionChannelTest, AFullReturnRequestFitsIntoOneFrame) {
 
 TEST_F(SessionChannelTest, AsManyDescriptorsAsTheKernelTakesAndNoMore) {
   const UniqueFd file = Memfd();
-  std::vector<int> fds(SessionChannel::kMaxFdsPerFrame, file.get());
+  std::vector<int> fds(GeneratedChannel::kMaxFdsPerFrame, file.get());
   ASSERT_TRUE(left_->Send(GrowFrame(1), fds).ok());
   fds.push_back(file.get());
   EXPECT_EQ(left_->Send(GrowFrame(2), fds).code(), absl::StatusCode::kResourceExhausted);
   auto received = right_->Receive();
   ASSERT_TRUE(received.ok()) << received.status();
-  EXPECT_EQ(received->fds.size(), SessionChannel::kMaxFdsPerFrame);
+  EXPECT_EQ(received->fds.size(), GeneratedChannel::kMaxFdsPerFrame);
   EXPECT_EQ(Inode(received->fds.back().get()), Inode(file.get()));
   EXPECT_EQ(right_->Receive(Past()).status().code(), absl::StatusCode::kDeadlineExceeded);
 }
@@ -179,7 +180,7 @@ TEST_F(SessionChannelTest, AMessageThatIsNoFrameIsNotSent) {
 }
 
 TEST_F(SessionChannelTest, OversizedPacketIsAnErrorAndItsDescriptorsAreClosed) {
-  SendRawWithPipe(std::string(SessionChannel::kMaxFrameBytes + 1, '\n'));
+  SendRawWithPipe(std::string(GeneratedChannel::kMaxFrameBytes + 1, '\n'));
   const absl::Status status = right_->Receive().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("longer than a frame"));
@@ -188,11 +189,12 @@ TEST_F(SessionChannelTest, OversizedPacketIsAnErrorAndItsDescriptorsAreClosed) {
 
 TEST_F(SessionChannelTest, GarbageIsAnErrorAndItsDescriptorsAreClosed) {
   SendRawWithPipe("\xff\xff\xff\xff");
-  ReceivedFrame received;
-  const absl::Status status = right_->ReceiveInto(received);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no frame"));
-  EXPECT_EQ(received.frame.body_case(), v1::Frame::BODY_NOT_SET);
+  wire::FrameChannel right(UniqueFd(::dup(right_->fd())));
+  wire::ReceivedFrame received{{}, {.body = wire::Ack{.grant_id = 9}}};
+  const PlainStatus status = right.Receive(received);
+  EXPECT_EQ(status.code, PlainCode::kInvalidArgument);
+  EXPECT_THAT(status.message, HasSubstr("no frame"));
+  EXPECT_EQ(received.frame.Get<wire::Ack>(), nullptr);
   EXPECT_TRUE(received.fds.empty());
   EXPECT_TRUE(PipeIsClosed());
 }
@@ -220,6 +222,8 @@ TEST_F(SessionChannelTest, TruncatedFramesAreFramesOrErrors) {
 }
 
 TEST_F(SessionChannelTest, RandomPacketsAreFramesOrErrors) {
+  wire::FrameChannel right(UniqueFd(::dup(right_->fd())));
+  wire::ReceivedFrame received;
   const std::uint32_t seed = TestSeed();
   std::mt19937_64 random(seed);
   const std::string valid = GrowFrame(1234).SerializeAsString();
@@ -230,8 +234,8 @@ TEST_F(SessionChannelTest, RandomPacketsAreFramesOrErrors) {
       packet[random() % packet.size()] = static_cast<char>(random());
     }
     SendRaw(packet);
-    const absl::Status status = right_->Receive().status();
-    ASSERT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    const PlainStatus status = right.Receive(received);
+    ASSERT_TRUE(status.ok() || status.code == PlainCode::kInvalidArgument) << status.message;
   }
 }
 
@@ -239,7 +243,7 @@ TEST_F(SessionChannelTest, DescriptorsThatDoNotFitIntoTheProcessAreCutOff) {
   const UniqueFd file = Memfd();
   ASSERT_TRUE(left_->Send(GrowFrame(1), std::vector<int>(8, file.get())).ok());
   const int first_free = UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)).get();
-  absl::StatusOr<ReceivedFrame> received;
+  absl::StatusOr<GeneratedFrame> received;
   {
     // Room for three of the eight, if there is no gap among the open ones; the kernel cuts off the rest.
     const OpenFilesLimit limit(static_cast<rlim_t>(first_free) + 3);
@@ -268,10 +272,10 @@ TEST_F(SessionChannelTest, APeerThatLeftFramesUnreadIsUnavailable) {
 TEST_F(SessionChannelTest, ALastFrameArrivesAlthoughEarlierFramesAreUnread) {
   for (std::uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(left_->Send(GrowFrame(i)).ok());
   SendRaw("no frame");
-  ASSERT_TRUE(right_->SendLast(GrowFrame(77), SessionChannel::kAtOnce).ok());
+  ASSERT_TRUE(right_->SendLast(GrowFrame(77), GeneratedChannel::kAtOnce).ok());
   EXPECT_TRUE(absl::IsUnavailable(left_->Send(GrowFrame(6))));
   right_.reset();
-  const absl::StatusOr<ReceivedFrame> last = left_->Receive();
+  const absl::StatusOr<GeneratedFrame> last = left_->Receive();
   ASSERT_TRUE(last.ok()) << last.status();
   EXPECT_EQ(last->frame.grow().request_id(), 77u);
   EXPECT_TRUE(absl::IsUnavailable(left_->Receive().status()));
@@ -328,24 +332,23 @@ TEST_F(SessionChannelTest, ANonBlockingSocketWaitsAllTheSame) {
 TEST_F(SessionChannelTest, OneThreadSendsWhileAnotherReceives) {
   constexpr std::uint64_t kFrames = 3000;
   const UniqueFd file = Memfd();
-  const auto send = [&file](SessionChannel& channel) {
+  const auto send = [&file](GeneratedChannel& channel) {
     for (std::uint64_t id = 1; id <= kFrames; ++id) {
       const std::array<int, 1> fds = {file.get()};
       ASSERT_TRUE(
           channel.Send(GrowFrame(id), id % 3 == 0 ? std::span<const int>(fds) : std::span<const int>()).ok());
     }
   };
-  const auto receive = [](SessionChannel& channel) {
-    ReceivedFrame received;
+  const auto receive = [](GeneratedChannel& channel) {
     for (std::uint64_t id = 1; id <= kFrames; ++id) {
-      const absl::Status status = channel.ReceiveInto(received, id % 2 == 0 ? Late() : std::nullopt);
-      ASSERT_TRUE(status.ok()) << status;
-      ASSERT_EQ(received.frame.grow().request_id(), id);
-      ASSERT_EQ(received.fds.size(), id % 3 == 0 ? 1u : 0u);
+      const absl::StatusOr<GeneratedFrame> received = channel.Receive(id % 2 == 0 ? Late() : std::nullopt);
+      ASSERT_TRUE(received.ok()) << received.status();
+      ASSERT_EQ(received->frame.grow().request_id(), id);
+      ASSERT_EQ(received->fds.size(), id % 3 == 0 ? 1u : 0u);
     }
   };
   std::vector<std::thread> threads;
-  for (SessionChannel* channel : {&*left_, &*right_}) {
+  for (GeneratedChannel* channel : {&*left_, &*right_}) {
     threads.emplace_back([&send, channel] { send(*channel); });
     threads.emplace_back([&receive, channel] { receive(*channel); });
   }
@@ -371,7 +374,7 @@ TEST_F(SessionChannelTest, TooManyDescriptorsInFlightAreSentLater) {
       }
       // Other processes of the user may have as many in flight just now.
       absl::Status later;
-      const SessionChannel::Deadline end = Late();
+      const GeneratedChannel::Deadline end = Late();
       while (absl::IsAborted(later = left_->Send(GrowFrame(1), fds)) && Clock::now() < *end) {
         std::this_thread::yield();
       }

@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "proto/session_channel.h"
 #include "proto/wire/connect.h"
+#include "tests/support/generated_channel.h"
 
 namespace lgpu {
 namespace {
@@ -46,7 +46,7 @@ class SessionConnectTest : public ::testing::Test {
     return socket;
   }
 
-  absl::Status ConnectStatus() const { return SessionChannel::Connect(path_).status(); }
+  absl::Status ConnectStatus() const { return GeneratedChannel::Connect(path_).status(); }
 
   std::string directory_;
   std::string path_;
@@ -54,10 +54,10 @@ class SessionConnectTest : public ::testing::Test {
 
 TEST_F(SessionConnectTest, AListenerIsReached) {
   const UniqueFd listener = Listen(SOCK_SEQPACKET, 8);
-  auto client = SessionChannel::Connect(path_);
+  auto client = GeneratedChannel::Connect(path_);
   ASSERT_TRUE(client.ok()) << client.status();
   EXPECT_EQ(::fcntl(client->fd(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
-  SessionChannel daemon(UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+  GeneratedChannel daemon(UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)));
   EXPECT_EQ(GetPeerCredentials(daemon.fd())->pid, ::getpid());
   v1::Frame hello;
   hello.mutable_hello()->set_client("test");
@@ -66,10 +66,10 @@ TEST_F(SessionConnectTest, AListenerIsReached) {
 }
 
 TEST_F(SessionConnectTest, APathMustFitIntoASocketAddress) {
-  EXPECT_EQ(SessionChannel::Connect("").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GeneratedChannel::Connect("").status().code(), absl::StatusCode::kInvalidArgument);
   const std::string longest = "/" + std::string(106, 'x');
-  EXPECT_EQ(SessionChannel::Connect(longest).status().code(), absl::StatusCode::kUnavailable);
-  const absl::Status status = SessionChannel::Connect(longest + "x").status();
+  EXPECT_EQ(GeneratedChannel::Connect(longest).status().code(), absl::StatusCode::kUnavailable);
+  const absl::Status status = GeneratedChannel::Connect(longest + "x").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("108 bytes"));
 }

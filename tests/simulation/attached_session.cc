@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/session/client_channel.h"
 #include "client/session/endpoint.h"
 #include "lgpu/status.h"
 
@@ -13,9 +12,8 @@ namespace {
 absl::StatusOr<std::unique_ptr<DaemonConnection>> Open(const std::string& lease,
                                                        DaemonConnection::Options options) {
   options.reconnect_path = SessionSocketPath(options.directory);
-  LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(options.reconnect_path));
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> session,
-                        DaemonConnection::Open(std::move(channel), std::move(options)));
+                        DaemonConnection::Connect(std::move(options)));
   LGPU_RETURN_IF_ERROR(session->Attach(lease).status());
   return session;
 }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/session/client_channel.h"
 #include "client/session/daemon_connection.h"
 #include "client/session/daemon_lease.h"
 #include "client/session/endpoint.h"
@@ -51,11 +50,10 @@ absl::StatusOr<std::unique_ptr<Lease>> TensorProgram::Attach() const {
   endpoint.directories = {options_.directory};
   LGPU_ASSIGN_OR_RETURN(const DaemonSocket daemon, FindDaemon(endpoint));
   const std::string path = SessionSocketPath(daemon.directory);
-  LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
-  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> connection,
-                        DaemonConnection::Open(std::move(channel), {.directory = daemon.directory,
-                                                                    .reconnect_path = path,
-                                                                    .suspends_itself = true}));
+  LGPU_ASSIGN_OR_RETURN(
+      std::unique_ptr<DaemonConnection> connection,
+      DaemonConnection::Connect(
+          {.directory = daemon.directory, .reconnect_path = path, .suspends_itself = true}));
   LGPU_ASSIGN_OR_RETURN(const wire::Lease granted, connection->Attach(options_.lease));
   return DaemonLease::Open(std::move(connection), granted, {});
 }
