@@ -296,12 +296,9 @@ std::map<CardId, Bytes> LeaseSuspensions::NeedLocked(LeaseKey lease) const {
     }
   }
   const Suspension& suspension = core_.tables.suspensions.at(lease);
-  if (!pids.empty()) {
-    for (const auto& [device, bytes] : suspension.needs) {
-      if (core_.tables.devices.contains(device)) {
-        parked[device] += std::min(bytes, core_.tables.ledger.View(device).limit);
-      }
-    }
+  for (const auto& [device, bytes] : suspension.needs) {
+    const bool is_needed = !pids.empty() && core_.tables.devices.contains(device);
+    if (is_needed) parked[device] += std::min(bytes, core_.tables.ledger.View(device).limit);
   }
   std::map<CardId, Bytes> need;
   for (const auto& [device, guarantee] : suspension.guarantees) {
@@ -342,6 +339,7 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
                                                      FormatBytes(bytes)));
   }
   Suspension& suspension = found->second;
+  if (MovedSessions(core_.tables, lease).empty()) suspension.needs.clear();  // its program has ended
   suspension.is_parked = false;
   for (const auto& [device, guarantee] : std::exchange(suspension.guarantees, {})) {
     const Ledger::LogicalView view = core_.tables.ledger.View(device);
