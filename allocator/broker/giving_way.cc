@@ -399,7 +399,9 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
 Broker::TimePoint GivingWay::NextChange(CardId card, Broker::TimePoint since) const {
   Broker::TimePoint next = Broker::TimePoint::max();
   for (const auto& [id, ask] : asks_) {
-    if (ask.card == card) next = std::min(next, ask.ends);
+    if (ask.card != card) continue;
+    // One whose programs are being moved when its time is over ends with the move.
+    next = std::min(next, IsMoving(ask) ? std::max(ask.ends, since + kLookEvery) : ask.ends);
   }
   const bool looks = waiting_.give_way_wait.count() > 0 && !HasHead(card) && CanAnyGive();
   return looks ? std::min(next, since + kLookEvery) : next;

@@ -490,6 +490,51 @@ TEST_F(LeaseSuspensionsTest, AProgramDoesNotSuspendALeaseWithMemoryOfOtherProgra
   EXPECT_FALSE(suspensions().Find(kAnn).has_value());
 }
 
+TEST_F(LeaseSuspensionsTest, WhatAProgramNeedsToComeBackIsGuaranteedUntilItIsBack) {
+  const auto device = broker_->AddDevice({.card = Card(0),
+                                          .limit = 1_GiB,
+                                          .guarantee = 64_MiB,
+                                          .lease = kAnn,
+                                          .device_name = "/device:GPU:0",
+                                          .lease_name = "ann"});
+  ASSERT_TRUE(device.ok());
+  const SessionId ann = Session(1, kAnn);
+  ASSERT_EQ(suspensions().BeginOwn(kAnn, ann, {{*device, 600_MiB}}), absl::OkStatus());
+  suspensions().Park(kAnn);
+  EXPECT_EQ(suspensions().NeedOf(kAnn).at(Card(0)), 600_MiB);
+  ASSERT_EQ(suspensions().Charges(kAnn).size(), 1u) << "for the journal";
+  EXPECT_EQ(suspensions().Charges(kAnn)[0].bytes, 600_MiB);
+  const Bytes free = CardFree();
+  ASSERT_EQ(suspensions().TakeBack(kAnn, {}), absl::OkStatus());
+  Check();
+  EXPECT_EQ(CardFree(), free - 600_MiB) << "nobody else gets it";
+  const Broker::Answer grown = Grow(ann, *device, 600_MiB);
+  EXPECT_TRUE(grown.status.ok()) << "it is not held back: " << grown.status;
+  suspensions().End(kAnn);
+  Check();
+  EXPECT_EQ(CardFree(), free - 600_MiB);
+  for (const Chunk& chunk : grown.chunks) {
+    ASSERT_TRUE(broker_->Return(ann, *device, std::vector<ChunkId>{chunk.id}).ok());
+  }
+  EXPECT_EQ(CardFree(), free - 64_MiB) << "its guarantee is as before";
+}
+
+TEST_F(LeaseSuspensionsTest, AProgramThatEndedInHostMemoryNeedsNothing) {
+  const auto device = broker_->AddDevice(
+      {.card = Card(0), .limit = 1_GiB, .lease = kAnn, .device_name = "/device:GPU:0", .lease_name = "ann"});
+  ASSERT_TRUE(device.ok());
+  const SessionId ann = Session(1, kAnn);
+  ASSERT_EQ(suspensions().BeginOwn(kAnn, ann, {{*device, 600_MiB}}), absl::OkStatus());
+  suspensions().Park(kAnn);
+  broker_->RemoveSession(ann);
+  const Bytes free = CardFree();
+  EXPECT_TRUE(suspensions().NeedOf(kAnn).empty());
+  ASSERT_EQ(suspensions().TakeBack(kAnn, {}), absl::OkStatus());
+  suspensions().End(kAnn);
+  Check();
+  EXPECT_EQ(CardFree(), free);
+}
+
 TEST_F(LeaseSuspensionsTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
   EXPECT_THAT(std::string(suspensions().Begin(LeaseKey{9}).message()), HasSubstr("no logical devices"));
   Device(64_MiB, LeaseKey{3}, 0, /*preallocate=*/true);

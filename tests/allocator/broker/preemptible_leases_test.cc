@@ -96,6 +96,56 @@ TEST_F(PreemptibleLeasesTest, AnIdleOneIsSuspendedForAnotherAndItsMemoryIsForTha
   EXPECT_LE(CardFree(), 524_MiB);
 }
 
+TEST_F(PreemptibleLeasesTest, AMoveThatOutlastsItsTimeKeepsNobodyBusy) {
+  const LogicalId ann = Add(kAnn);
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(ann, seconds(60));
+  ASSERT_TRUE(Charge(Program(2, kBob), 500_MiB, milliseconds(500)).wait);
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u);
+  ASSERT_EQ(broker_->suspensions().Begin(kAnn), absl::OkStatus());
+  Pass(seconds(61));
+  const std::optional<Broker::TimePoint> next = broker_->Tick();
+  ASSERT_TRUE(next.has_value());
+  EXPECT_GT(*next, now_) << "the move is still under way";
+  broker_->suspensions().Park(kAnn);
+  Answer(orders[0], ReleaseOutcome::kDone);
+}
+
+TEST_F(PreemptibleLeasesTest, AProgramThatMovesItsChunksGivesWayAndMakesOthersGiveWay) {
+  const auto mover = [this](std::uint64_t id, LeaseKey lease, bool suspends_itself) {
+    const SessionId session{id};
+    broker_->AddSession(session, {.pid = static_cast<std::int64_t>(1000 + id),
+                                  .waker = wakers_[id],
+                                  .waits_longer = true,
+                                  .suspends_itself = suspends_itself});
+    broker_->AttachSession(session, lease);
+    return session;
+  };
+  const LogicalId ann = Add(kAnn);
+  const LogicalId bob = Add(kBob);
+  const LogicalId cyd = Add(kCyd);
+  const SessionId owner = mover(1, kAnn, true);
+  const Broker::Answer grown = Grow(owner, ann, 600_MiB);
+  ASSERT_TRUE(grown.status.ok());
+  ASSERT_TRUE(Grow(mover(3, kCyd, false), cyd, 200_MiB).status.ok());
+  UsedBefore(ann, seconds(60));
+  UsedBefore(cyd, seconds(60));
+  const Broker::Answer waiting = Grow(mover(2, kBob, true), bob, 500_MiB, seconds(5));
+  ASSERT_TRUE(waiting.wait);
+  const std::vector<ReleaseOrder> orders = TakeOrders();
+  ASSERT_EQ(orders.size(), 1u) << "the program of cyd cannot move its memory";
+  EXPECT_EQ(orders[0].lease, kAnn);
+  for (const Chunk& chunk : grown.chunks) {
+    ASSERT_TRUE(broker_->Return(owner, ann, std::vector<ChunkId>{chunk.id}).ok());
+  }
+  ASSERT_EQ(broker_->suspensions().BeginOwn(kAnn, owner, {{ann, 580_MiB}}), absl::OkStatus());
+  broker_->suspensions().Park(kAnn);
+  Answer(orders[0], ReleaseOutcome::kDone);
+  EXPECT_TRUE(IsServed(waiting));
+}
+
 TEST_F(PreemptibleLeasesTest, TheTradeIsFair) {
   const LogicalId ann = Add(kAnn);
   Add(kBob, Broker::Preemptible::kNever);
