@@ -49,7 +49,7 @@ std::unique_ptr<World> Start(benchmark::State& state) {
   world->daemon = *std::move(daemon);
   ContextOptions options;
   options.endpoint = world->daemon->dir();
-  absl::StatusOr<std::unique_ptr<Lease>> lease = OpenLease(options);
+  absl::StatusOr<std::unique_ptr<Lease>> lease = OpenLease(options, Contents::kBlocksOfCaller);
   if (!lease.ok()) {
     state.SkipWithError(std::string(lease.status().message()).c_str());
     return nullptr;

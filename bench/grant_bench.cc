@@ -284,7 +284,7 @@ void GrowAndMapFromDaemon(benchmark::State& state, Watched watched) {
   ContextOptions options;
   options.endpoint = (*daemon)->dir();
   options.logical_devices = {{.memory_limit = 64_MiB}};
-  auto lease = OpenLease(options);
+  auto lease = OpenLease(options, Contents::kBlocksOfCaller);
   if (!lease.ok()) {
     state.SkipWithError(lease.status().ToString().c_str());
     return;

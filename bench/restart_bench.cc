@@ -59,7 +59,7 @@ absl::StatusOr<Client> StartClient(const std::string& directory, Bytes bytes) {
   ContextOptions options;
   options.endpoint = directory;
   options.logical_devices = {{.memory_limit = bytes}};
-  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(options));
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(options, Contents::kBlocksOfCaller));
   Client client{std::move(lease), nullptr};
   client.pool = std::make_unique<Pool>(client.lease->TakeSource(0), PoolOptions());
   LGPU_ASSIGN_OR_RETURN(const Block block, client.pool->Allocate(bytes, {}));

@@ -43,7 +43,7 @@ absl::StatusOr<Client> StartClient(const std::string& directory) {
   ContextOptions options;
   options.endpoint = directory;
   options.logical_devices = {{.memory_limit = 64_MiB}};
-  absl::StatusOr<std::unique_ptr<Lease>> lease = OpenLease(options);
+  absl::StatusOr<std::unique_ptr<Lease>> lease = OpenLease(options, Contents::kBlocksOfCaller);
   if (!lease.ok()) return lease.status();
   Client client{*std::move(lease), nullptr};
   client.pool = std::make_unique<Pool>(client.lease->TakeSource(0), PoolOptions());
@@ -186,12 +186,13 @@ void BM_IdleSessionMemory(benchmark::State& state) {
   ContextOptions options;
   options.endpoint = (*daemon)->dir();
   options.logical_devices = {{.memory_limit = 64_MiB}};
-  (void)OpenLease(options);  // the daemon's growth for its very first lease is not counted
+  (void)OpenLease(options,
+                  Contents::kBlocksOfCaller);  // the daemon's growth for its very first lease is not counted
   const double before = PrivateBytes((*daemon)->pid());
   std::vector<std::unique_ptr<Lease>> leases;
   for (auto _ : state) {
     for (int i = 0; i < kIdleSessions; ++i) {
-      absl::StatusOr<std::unique_ptr<Lease>> lease = OpenLease(options);
+      absl::StatusOr<std::unique_ptr<Lease>> lease = OpenLease(options, Contents::kBlocksOfCaller);
       if (!lease.ok()) {
         state.SkipWithError(lease.status().ToString().c_str());
         return;

@@ -60,7 +60,7 @@ TEST_F(DaemonLeaseTest, AttachesToALeaseByItsHandleAndCannotResizeIt) {
   ContextOptions options;
   options.endpoint = (*daemon)->dir();
   options.logical_devices = {{.memory_limit = 16_MiB}};
-  const absl::StatusOr<std::unique_ptr<Lease>> made = OpenLease(options);
+  const absl::StatusOr<std::unique_ptr<Lease>> made = OpenLease(options, Contents::kBlocksOfCaller);
   ASSERT_TRUE(made.ok()) << made.status();
   const Endpoint endpoint = {.directories = {(*daemon)->dir()}};
   const absl::StatusOr<std::unique_ptr<Lease>> lease = DaemonLease::Attach(endpoint, (*made)->id());

@@ -33,7 +33,7 @@ class LeasedWorld : public RegionSourceWorld {
     ContextOptions options;
     options.endpoint = world->daemon_->dir();
     options.logical_devices = {{.memory_limit = limit, .mode = mode}};
-    auto lease = OpenLease(options);
+    auto lease = OpenLease(options, Contents::kBlocksOfCaller);
     EXPECT_TRUE(lease.ok()) << lease.status();
     if (!lease.ok()) return nullptr;
     world->lease_ = *std::move(lease);
