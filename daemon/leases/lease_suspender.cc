@@ -150,9 +150,11 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
     }
   }
   for (const auto& [id, runner] : sent) WakeRunner(runner);
-  const absl::Status none =
-      absl::DeadlineExceededError(absl::StrCat("its program, or its `lgpu run`, did not answer within ",
-                                               Seconds(static_cast<std::uint64_t>(patience.count()))));
+  const auto none = [&](SessionId runner) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(programs.at(runner).empty() ? "its program" : "its `lgpu run`",
+                     " did not answer within ", Seconds(static_cast<std::uint64_t>(patience.count()))));
+  };
   Answers answers;
   MutexLock lock(mutex_);
   const auto all_answered = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -165,7 +167,8 @@ LeaseSuspender::Answers LeaseSuspender::Run(const Lease& lease, const Programs& 
   }
   for (const auto& [id, runner] : sent) {
     const std::optional<absl::Status> answer = orders_.at(id).answer;
-    answers.of[runner] = answer.value_or(closed_ ? absl::UnavailableError("lgpud is stopping") : none);
+    answers.of[runner] =
+        answer.value_or(closed_ ? absl::UnavailableError("lgpud is stopping") : none(runner));
     if (!answer) answers.silent.insert(runner);
     if (orders_.at(id).is_gone) answers.gone.insert(runner);
     answers.needs.insert(orders_.at(id).needs.begin(), orders_.at(id).needs.end());

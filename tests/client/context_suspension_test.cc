@@ -70,11 +70,11 @@ TEST(ContextSuspensionTest, CallsThatNeedTheDevicesNameResume) {
   for (const absl::Status& status :
        {AddN({tensor, tensor}).status(), tensor.ToVector<float>().status(), test.gpu->Trim().status(),
         test.gpu->Constant<float>({1}).status(), test.gpu->ResizeDevice("GPU:0", {.memory_limit = 32_MiB}),
-        test.gpu->GetMemoryInfo("GPU:0").status(), tensor.Export({}).status(),
-        memory.Allocate(1_MiB).status()}) {
+        tensor.Export({}).status(), memory.Allocate(1_MiB).status()}) {
     EXPECT_EQ(status.code(), kFailedPrecondition);
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("suspended"), HasSubstr("try: Resume")));
   }
+  EXPECT_TRUE(test.gpu->GetMemoryInfo("GPU:0").ok()) << "statistics need no memory";
   EXPECT_TRUE(test.log->resizes.empty());
   EXPECT_EQ(test.gpu->logical_devices().size(), 2u);
   ASSERT_TRUE(test.gpu->Resume().ok());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <latch>
 
 #include "allocator/device/simulated/simulated_backend.h"
 #include "client/control/control_client.h"
@@ -113,8 +114,10 @@ TEST(LeasedRegionSourceTest, AGrowthThatIsNoMultipleOfTheChunksUnitIsRefusedHere
 TEST(LeasedRegionSourceTest, AGrantWhoseDescriptorsDoNotFitIsGivenBackAndSaysSo) {
   std::vector<std::uint64_t> given_back;
   const UniqueFd chunk(::memfd_create("fake-chunk", MFD_CLOEXEC));
+  std::latch greeted(1);  // its descriptors are closed then, and none falls into the limit
   FakeDaemon daemon([&](FakePeer& peer) {
     peer.Greet();
+    greeted.count_down();
     v1::Frame frame;
     v1::Grant& grant = *frame.mutable_grant();
     grant.set_request_id(peer.Read().grow().request_id());
@@ -136,6 +139,7 @@ TEST(LeasedRegionSourceTest, AGrantWhoseDescriptorsDoNotFitIsGivenBackAndSaysSo)
       **connection, *backend, {.device_id = 1, .backend_device = 0, .granularity = 2_MiB, .limit = 16_MiB});
   ASSERT_TRUE(source.ok()) << source.status();
   absl::StatusOr<std::vector<Chunk>> granted;
+  greeted.wait();
   {
     const OpenFilesLimit none(OpenFilesLimit::ForMore(0));
     granted = (*source)->Grow({.at_least = 2_MiB, .wanted = 2_MiB});
