@@ -148,8 +148,9 @@ Bytes TensorProgram::held() const {
 
 void TensorProgram::FollowOrders() {
   for (const Lease::SuspensionOrder& order : lease_->TakeSuspensionOrders()) {
-    if (options_.fails && OrderBelow(30) == 0)
+    if (options_.fails && OrderBelow(30) == 0) {
       Sleep(milliseconds(std::min<std::int64_t>(order.limit.count(), 20'000)));
+    }
     absl::Status status;
     do {
       status = order.resume ? TakeBack() : GiveWay();
