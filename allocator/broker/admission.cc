@@ -24,7 +24,8 @@ void Admission::Admit(WaiterId id, Waiter& waiter) {
   const DeviceEntry& device = tables_.devices.at(waiter.spec.device);
   const SessionEntry& session = tables_.sessions.at(waiter.spec.session);
   const auto suspension = tables_.suspensions.find(session.lease);
-  const bool waits = suspension != tables_.suspensions.end() && !suspension->second.comes_back_by_itself();
+  const bool waits =
+      suspension != tables_.suspensions.end() && !suspension->second.BringsBackByItself(waiter.spec.session);
   if (waits && !device.removed) {
     AdmitSuspended(id, waiter, suspension->second, session.waits_longer);
   } else if (absl::Status may = MayGrow(waiter); !may.ok()) {

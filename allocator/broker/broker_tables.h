@@ -99,6 +99,10 @@ struct Suspension {
   std::map<LogicalId, Bytes> after;
   /// Its program takes its memory by itself, of what is guaranteed for it now.
   bool comes_back_by_itself() const { return !is_parked && !after.empty(); }
+  /// The same, and the session is that program's.
+  bool BringsBackByItself(SessionId session) const {
+    return comes_back_by_itself() && sessions.contains(session);
+  }
   // While it is parked: what its processes had of each card beside their charges.
   std::map<std::pair<CardId, std::int64_t>, Bytes> overheads;
 };

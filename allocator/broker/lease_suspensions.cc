@@ -155,6 +155,7 @@ absl::Status LeaseSuspensions::BeginOwn(LeaseKey lease, SessionId session,
 std::vector<SessionId> LeaseSuspensions::ChunkHolders(LeaseKey lease) const {
   std::vector<SessionId> holders;
   BrokerLock lock(core_);
+  if (!SessionsWithMemory(core_.tables, lease).empty()) return holders;
   for (const SessionId id : core_.tables.SessionsOf(lease)) {
     if (!core_.tables.sessions.at(id).chunks.empty()) holders.push_back(id);
   }
@@ -285,6 +286,13 @@ Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
   return ParkedOf(lease);
 }
 
+// As the ledger rounds a guarantee.
+Bytes LeaseSuspensions::NeededOf(LogicalId device, Bytes bytes) const {
+  core_.mutex.AssertHeld();
+  const Bytes granule = core_.tables.GranuleOf(core_.tables.CardOf(device));
+  return RoundUp(std::min(bytes, core_.tables.ledger.View(device).limit), granule);
+}
+
 std::map<CardId, Bytes> LeaseSuspensions::NeedLocked(LeaseKey lease) const {
   core_.mutex.AssertHeld();
   std::map<LogicalId, Bytes> parked;
@@ -298,7 +306,7 @@ std::map<CardId, Bytes> LeaseSuspensions::NeedLocked(LeaseKey lease) const {
   const Suspension& suspension = core_.tables.suspensions.at(lease);
   for (const auto& [device, bytes] : suspension.needs) {
     const bool is_needed = !pids.empty() && core_.tables.devices.contains(device);
-    if (is_needed) parked[device] += std::min(bytes, core_.tables.ledger.View(device).limit);
+    if (is_needed) parked[device] += NeededOf(device, bytes);
   }
   std::map<CardId, Bytes> need;
   for (const auto& [device, guarantee] : suspension.guarantees) {
@@ -341,15 +349,21 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
   Suspension& suspension = found->second;
   if (MovedSessions(core_.tables, lease).empty()) suspension.needs.clear();  // its program has ended
   suspension.is_parked = false;
-  for (const auto& [device, guarantee] : std::exchange(suspension.guarantees, {})) {
-    const Ledger::LogicalView view = core_.tables.ledger.View(device);
+  const std::map<LogicalId, Bytes> guarantees = std::exchange(suspension.guarantees, {});
+  for (const auto& [device, guarantee] : guarantees) {
+    const Bytes limit = core_.tables.ledger.View(device).limit;
     const auto needed = suspension.needs.find(device);
     Bytes now = guarantee;
     if (needed != suspension.needs.end()) {
       suspension.after[device] = guarantee;
-      now = std::max(now, std::min(needed->second, view.limit));
+      now = std::max(now, std::min(needed->second, limit));
     }
-    LGPU_CHECK(core_.tables.ledger.Resize(device, {.limit = view.limit, .guarantee = now}).ok());
+    const absl::Status resized = core_.tables.ledger.Resize(device, {.limit = limit, .guarantee = now});
+    if (resized.ok()) continue;
+    DropGuarantees(lease);  // parked as before
+    suspension.guarantees = guarantees;
+    suspension.is_parked = true;
+    return resized;
   }
   for (const SessionId id : MovedSessions(core_.tables, lease)) {
     SessionEntry& session = core_.tables.sessions.at(id);

@@ -43,7 +43,7 @@ class LeaseSuspensions {
   /// `needs`: what it needs of each device to come back. TakeBack then takes as much, and guarantees it until
   /// End. Without it the program asks for its memory as for any other.
   absl::Status BeginOwn(LeaseKey lease, SessionId session, const std::map<LogicalId, Bytes>& needs = {});
-  /// The sessions of the lease that hold chunks.
+  /// The sessions of the lease that hold chunks; none where others have memory in charges.
   std::vector<SessionId> ChunkHolders(LeaseKey lease) const;
   /// What each device of the lease holds.
   std::map<LogicalId, Bytes> HeldBy(LeaseKey lease) const;
@@ -107,6 +107,7 @@ class LeaseSuspensions {
  private:
   absl::Status CheckMayBegin(LeaseKey lease) const;
   std::map<CardId, Bytes> NeedLocked(LeaseKey lease) const;
+  Bytes NeededOf(LogicalId device, Bytes bytes) const;
   Bytes ParkedOf(LeaseKey lease) const;
   bool HasRequests(LeaseKey lease) const;
   std::size_t PlaceOf(LeaseKey lease) const;

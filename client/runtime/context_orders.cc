@@ -28,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 // How often a thread that waits tells lgpud so: another lgpud may have come.
 constexpr std::chrono::milliseconds kTellAgain{50};
 constexpr std::chrono::milliseconds kLookForLock{1};
+constexpr std::chrono::milliseconds kBeforeNextTry{100};
 // How long the threads behind the gate may take; new ones wait meanwhile.
 constexpr std::chrono::milliseconds kLongestHold{5000};
 
@@ -65,10 +66,15 @@ absl::StatusOr<Block> ContextState::AllocateInTurn(Device& device, Bytes bytes, 
 bool ContextState::EnterWhenBack() {
   while (!gate_.is_closed()) {
     if (gate_.Enter()) return true;
-    if (!gives_way_.load() && gate_.is_held()) return false;  // the program has suspended it
+    if (IsHeldByProgram()) return false;
     if (!AwaitMemoryBack(Clock::time_point::max()).ok()) return false;
   }
   return false;
+}
+
+// A hold by order begins after gives_way_ is set, and ends before.
+bool ContextState::IsHeldByProgram() const {
+  return gate_.is_held() && !gives_way_.load() && gate_.is_held();
 }
 
 absl::Status ContextState::AwaitMemoryBack(Clock::time_point deadline) {
@@ -88,8 +94,7 @@ absl::Status ContextState::StepAside() {
   while (!gate_.EnterAgain()) {
     if (gate_.is_closed()) return ClosedError();
     if (!status.ok()) return status;
-    const bool is_of_program = gate_.is_held() && !gives_way_.load();
-    if (is_of_program) return ClosedError();
+    if (IsHeldByProgram()) return ClosedError();
     gate_.Leave();
     status = AwaitMemoryBack(Clock::time_point::max());
   }
@@ -104,7 +109,7 @@ void ContextState::SetGivesWay(bool gives_way) {
 
 void ContextState::LookForOrders() {
   if (shuts_down_.load() || !memory_.lease().HasSuspensionOrders()) return;
-  if (follows_orders_.exchange(true)) {
+  if (orders_->IsRunning()) {
     orders_->Wake();
     return;
   }
@@ -115,7 +120,8 @@ void ContextState::LookForOrders() {
 }
 
 bool ContextState::LockForOrder() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  while (!close_mutex_.TryLock()) {
+  // A call that closes the Context comes first.
+  while (closers_.load() != 0 || !close_mutex_.TryLock()) {
     if (shuts_down_.load()) return false;
     std::this_thread::sleep_for(kLookForLock);
   }
@@ -124,20 +130,34 @@ bool ContextState::LockForOrder() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 
 void ContextState::FollowOrders() {
   for (const Lease::SuspensionOrder& order : memory_.lease().TakeSuspensionOrders()) {
-    absl::Status status;
+    if (order.resume) {
+      const absl::Status status = TakeBackWithPatience();
+      memory_.lease().AnswerSuspension(order, status, {}).IgnoreError();
+      continue;
+    }
+    absl::Status status = absl::AbortedError("the program closes the Context");
     std::map<LogicalId, Bytes> needs;
-    do {
-      if (!LockForOrder()) {
-        status = absl::AbortedError("the program closes the Context");
-        break;
-      }
-      status = order.resume ? TakeBack() : GiveWay(order.limit);
+    if (LockForOrder()) {
+      status = GiveWay(order.limit);
       needs = needs_;
       close_mutex_.Unlock();
-    } while (order.resume && absl::IsResourceExhausted(status));
-    // A daemon that has gone meanwhile is followed by one that tells the Context to take its memory back.
-    memory_.lease().AnswerSuspension(order, status, needs).IgnoreError();
+    }
+    const absl::Status told = memory_.lease().AnswerSuspension(order, status, needs);
+    // The next lgpud may not know of it.
+    if (status.ok() && !told.ok()) TakeBackWithPatience().IgnoreError();
   }
+}
+
+absl::Status ContextState::TakeBackWithPatience() {
+  while (LockForOrder()) {
+    const absl::Status status = TakeBack();
+    close_mutex_.Unlock();
+    const bool passes =
+        absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsCancelled(status);
+    if (!passes) return status;
+    std::this_thread::sleep_for(kBeforeNextTry);
+  }
+  return absl::AbortedError("the program closes the Context");
 }
 
 absl::Status ContextState::GiveWay(std::chrono::milliseconds limit) {
@@ -170,11 +190,17 @@ absl::Status ContextState::GiveWay(std::chrono::milliseconds limit) {
 absl::Status ContextState::TakeBack() {
   if (closed_ || gate_.is_closed()) return ClosedError();
   if (!gives_way_.load()) return absl::OkStatus();
-  memory_.StopUpkeep();
-  const absl::Status status = MoveIn();
-  StartUpkeep();
-  // After these it is tried again: at once, or as the next lgpud tells.
-  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) return status;
+  absl::Status status;
+  {
+    const InterruptScope ends_for_close([this] { return closers_.load() != 0; });
+    memory_.StopUpkeep();
+    status = MoveIn();
+    StartUpkeep();
+  }
+  // After these it is tried again.
+  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsCancelled(status)) {
+    return status;
+  }
   memory_.lease().NoteSuspended(false);
   if (status.ok()) gate_.EndHold();  // else as in GiveWay
   SetGivesWay(false);

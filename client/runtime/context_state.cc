@@ -223,6 +223,22 @@ absl::Status ContextState::ResizeGpu(int index, Bytes limit, std::optional<Bytes
   return memory_.lease().Resize(index, limit, guarantee);
 }
 
+/// close_mutex_, which orders of lgpud's give up for it.
+class ABSL_SCOPED_LOCKABLE ContextState::ClosersLock {
+ public:
+  explicit ClosersLock(ContextState& state) ABSL_EXCLUSIVE_LOCK_FUNCTION(state.close_mutex_) : state_(state) {
+    state_.closers_.fetch_add(1);
+    state_.close_mutex_.Lock();
+    state_.closers_.fetch_sub(1);
+  }
+  ~ClosersLock() ABSL_UNLOCK_FUNCTION() { state_.close_mutex_.Unlock(); }
+  ClosersLock(const ClosersLock&) = delete;
+  ClosersLock& operator=(const ClosersLock&) = delete;
+
+ private:
+  ContextState& state_;
+};
+
 ContextState::~ContextState() {
   if (IsForked()) {
     for (const auto& device : devices_) device->Abandon();
@@ -230,7 +246,7 @@ ContextState::~ContextState() {
     return;
   }
   // A Close that found no daemon has waited for one already.
-  const MutexLock lock(close_mutex_);
+  const ClosersLock lock(*this);
   if (closed_) return;
   gate_.CloseAndWait();
   CloseNow().IgnoreError();
@@ -253,7 +269,7 @@ absl::Status ContextState::Close() {
         "Context waits for, so it cannot close one; let the "
         "Context go, which then ends after the op, or close it after the op");
   }
-  const MutexLock lock(close_mutex_);
+  const ClosersLock lock(*this);
   if (!closed_) {
     LGPU_RETURN_IF_ERROR(CheckNothingLent());
     gate_.CloseAndWait();
@@ -308,7 +324,7 @@ void ContextState::EndRetired() {
 
 void ContextState::FinishRetire() {
   {
-    const MutexLock lock(close_mutex_);
+    const ClosersLock lock(*this);
     if (closed_) return;
     gate_.CloseAndWait();
     for (const auto& device : devices_) {
@@ -339,7 +355,7 @@ void ContextState::CloseIfDone() {
 
 void ContextState::CloseRetired() {
   if (IsLent()) return;
-  const MutexLock lock(close_mutex_);
+  const ClosersLock lock(*this);
   if (closed_) return;
   gate_.CloseAndWait();
   if (!IsLent() && EndExports().ok()) CloseNow().IgnoreError();

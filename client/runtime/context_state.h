@@ -166,6 +166,7 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   absl::StatusOr<Block> AllocateInTurn(Device& device, Bytes bytes, std::string_view op,
                                        Device::FilledBy filled_by);
   bool EnterWhenBack();
+  bool IsHeldByProgram() const;
   /// Waits while the Context gives way, and tells lgpud that it wants its memory. CANCELLED: interrupted.
   absl::Status AwaitMemoryBack(std::chrono::steady_clock::time_point deadline);
   /// For a thread behind the gate that uses no device: it leaves, and comes back when the Context has its
@@ -174,6 +175,9 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   /// On the background thread of the lease.
   void LookForOrders();
   void FollowOrders();
+  /// TakeBack, as often as it takes. ABORTED: the Context is closed meanwhile.
+  absl::Status TakeBackWithPatience();
+  class ClosersLock;
   absl::Status GiveWay(std::chrono::milliseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   absl::Status TakeBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   void SetGivesWay(bool gives_way);
@@ -217,7 +221,7 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   CondVar is_back_;  // gives_way_ is false again
   // Not of a forked child, where its thread is not.
   std::unique_ptr<MaintenanceThread> orders_ = std::make_unique<MaintenanceThread>();
-  std::atomic<bool> follows_orders_{false};  // the thread was started
+  std::atomic<int> closers_{0};  // calls that wait to close the Context; orders wait for them
   // Orders calls of Close, Suspend and Resume; held over the whole of each, nothing else waits for it.
   Mutex close_mutex_;
   // By the GPUs' order, while the Context is suspended: its gate is held.

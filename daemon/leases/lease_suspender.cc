@@ -264,6 +264,16 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendFor(Purpose purp
                                                                     std::optional<UseTime> preempted_at) {
   const Clock::time_point began = Clock::now();
   LGPU_ASSIGN_OR_RETURN(const Lease found, leases_.FindToSuspend(caller, name));
+  {
+    MutexLock lock(mutex_);
+    if (!asked_.insert(found.key).second) {
+      return absl::FailedPreconditionError("the lease is being suspended or resumed already");
+    }
+  }
+  const absl::Cleanup done = [&] {
+    MutexLock lock(mutex_);
+    asked_.erase(found.key);
+  };
   if (const std::optional<SessionId> mover = SelfMover(found)) {
     if (purpose == Purpose::kKill) return absl::FailedPreconditionError("it needs no suspension");
     return SuspendByItself(found, *mover, preempted_at);
@@ -306,24 +316,14 @@ v1::SuspendLeaseResponse LeaseSuspender::ParkAndTell(const Lease& lease, const L
 absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendByItself(
     const Lease& lease, SessionId mover, std::optional<UseTime> preempted_at) {
   const Clock::time_point began = Clock::now();
-  {
-    MutexLock lock(mutex_);
-    if (!asked_.insert(lease.key).second) {
-      return absl::FailedPreconditionError("the lease is being suspended or resumed already");
-    }
-  }
-  const absl::Cleanup done = [&] {
-    MutexLock lock(mutex_);
-    asked_.erase(lease.key);
-  };
   std::map<LogicalId, Bytes> needs = broker_.suspensions().HeldBy(lease.key);
   const Programs itself = {{mover, {}}};
   const absl::StatusOr<Answers> answers = MoveOutInRoom(lease, itself, SumOf(needs), Purpose::kSuspension);
   absl::Status moved = answers.status();
   if (moved.ok()) {
-    for (auto& [device, bytes] : needs) {
-      const auto said = answers->needs.find(device);
-      bytes = said == answers->needs.end() ? Bytes() : std::min(bytes, said->second);
+    for (const LeaseDevice& device : lease.devices) {
+      const auto said = answers->needs.find(device.id);
+      needs[device.id] = said == answers->needs.end() ? Bytes() : std::min(said->second, device.limit);
     }
     moved = BeginOrdered(lease, mover, needs);
     if (!moved.ok()) MoveBack(lease, itself, SumOf(needs));

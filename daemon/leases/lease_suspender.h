@@ -200,7 +200,7 @@ class LeaseSuspender {
   std::uint64_t last_order_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Order> orders_ ABSL_GUARDED_BY(mutex_);
   std::set<LeaseKey> resuming_ ABSL_GUARDED_BY(mutex_);
-  std::set<LeaseKey> asked_ ABSL_GUARDED_BY(mutex_);  // their programs are told to suspend themselves
+  std::set<LeaseKey> asked_ ABSL_GUARDED_BY(mutex_);  // a call suspends them
   /// Leases whose resumption ends with the last open order.
   std::set<LeaseKey> late_ ABSL_GUARDED_BY(mutex_);
   Bytes on_the_way_ ABSL_GUARDED_BY(mutex_);  // to host memory

@@ -42,7 +42,7 @@ absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ResumesItself(const Lea
 
 absl::Status LeaseSuspender::BeginOrdered(const Lease& lease, SessionId mover,
                                           const std::map<LogicalId, Bytes>& needs) {
-  absl::Status begun;
+  absl::Status begun = absl::UnavailableError("lgpud is stopping");
   for (int i = 0; i < kBeginAttempts && !IsClosed(); ++i) {
     begun = leases_.BeginOrderedSuspension(lease.key, mover, needs);
     if (begun.ok() || absl::IsNotFound(begun)) return begun;
@@ -58,7 +58,9 @@ absl::Status LeaseSuspender::NotBackByItself(const Lease& lease, const absl::Sta
   }
   // Its contents are in host memory, and it has the error.
   broker_.suspensions().End(lease.key);
-  Tell(lease, absl::StrCat("has its memory again, and its program has not: ", std::string(why.message())));
+  const std::string text(why.message());
+  Tell(lease,
+       absl::StrCat("has its memory again, and its program has not: ", text.substr(0, text.find('\n'))));
   MutexLock lock(mutex_);
   ++counters_.failures;
   return absl::InternalError(absl::StrCat("the program of lease ", lease.name,

@@ -519,6 +519,48 @@ TEST_F(LeaseSuspensionsTest, WhatAProgramNeedsToComeBackIsGuaranteedUntilItIsBac
   EXPECT_EQ(CardFree(), free - 64_MiB) << "its guarantee is as before";
 }
 
+TEST_F(LeaseSuspensionsTest, WhatItNeedsIsRoundedAsGuaranteesAre) {
+  std::map<LogicalId, Bytes> needs;
+  for (int i = 0; i < 2; ++i) {
+    const auto device = broker_->AddDevice({.card = Card(0),
+                                            .limit = 101_MiB,
+                                            .lease = kAnn,
+                                            .device_name = "/device:GPU:" + std::to_string(i),
+                                            .lease_name = "ann"});
+    ASSERT_TRUE(device.ok());
+    needs[*device] = i == 0 ? 102_MiB : Bytes(1);
+  }
+  const SessionId ann = Session(1, kAnn);
+  ASSERT_EQ(suspensions().BeginOwn(kAnn, ann, needs), absl::OkStatus());
+  suspensions().Park(kAnn);
+  EXPECT_EQ(suspensions().NeedOf(kAnn).at(Card(0)), 104_MiB);
+  const Bytes free = CardFree();
+  ASSERT_EQ(suspensions().TakeBack(kAnn, {}), absl::OkStatus());
+  EXPECT_EQ(CardFree(), free - 104_MiB);
+  suspensions().End(kAnn);
+  Check();
+  EXPECT_EQ(CardFree(), free);
+}
+
+TEST_F(LeaseSuspensionsTest, AnotherProgramOfTheLeaseDoesNotGetWhatOneNeedsToComeBack) {
+  const auto device = broker_->AddDevice(
+      {.card = Card(0), .limit = 1_GiB, .lease = kAnn, .device_name = "/device:GPU:0", .lease_name = "ann"});
+  ASSERT_TRUE(device.ok());
+  const SessionId ann = Session(1, kAnn);
+  ASSERT_EQ(suspensions().BeginOwn(kAnn, ann, {{*device, 600_MiB}}), absl::OkStatus());
+  suspensions().Park(kAnn);
+  const SessionId second{2};
+  broker_->AddSession(second, {.pid = 1002, .waker = wakers_[2], .waits_longer = true});
+  broker_->AttachSession(second, kAnn);
+  const Broker::Answer other = Grow(second, *device, 600_MiB, seconds(5));
+  ASSERT_TRUE(other.wait);
+  ASSERT_EQ(suspensions().TakeBack(kAnn, {}), absl::OkStatus());
+  EXPECT_FALSE(broker_->TakeAnswer(*other.wait).has_value());
+  EXPECT_TRUE(Grow(ann, *device, 600_MiB).status.ok());
+  suspensions().End(kAnn);
+  Check();
+}
+
 TEST_F(LeaseSuspensionsTest, AProgramThatEndedInHostMemoryNeedsNothing) {
   const auto device = broker_->AddDevice(
       {.card = Card(0), .limit = 1_GiB, .lease = kAnn, .device_name = "/device:GPU:0", .lease_name = "ann"});
