@@ -127,8 +127,7 @@ absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ProgramsOf(const Lease&
     }
     const std::shared_ptr<SessionState> parent = sessions_.Find(runner);
     if (parent != nullptr) LGPU_RETURN_IF_ERROR(CheckRunner(*parent, *session));
-    programs[runner].push_back(
-        {.pid = session->process().pid, .start_time = session->process().start_time});
+    programs[runner].push_back({.pid = session->process().pid, .start_time = session->process().start_time});
   }
   if (without_runner.empty()) return programs;
   return lease.suspended ? CannotBeResumed(lease, without_runner) : NoRunner(*without_runner.front());
