@@ -85,11 +85,11 @@ absl::Status CheckObserved(const BrokerTables& tables, const OverheadTable& over
 absl::Status CheckSession(const SessionEntry& session) {
   const std::string who = absl::StrCat("process ", session.pid);
   if (!session.chunks.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        who,
-        " has memory through liblgpu that lgpud cannot have moved: the lease has several programs, "
-        "or the memory is not a Context's, or its liblgpu is older\ntry: its own call, "
-        "Context::Suspend"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("lgpud cannot order ", who,
+                     " to move its memory of liblgpu: the lease has several programs or Contexts, the memory "
+                     "belongs to no Context, or the process has an older liblgpu\ntry: Context::Suspend in "
+                     "that process, if the memory is a Context's"));
   }
   for (const auto& [card, charge] : session.charges) {
     if (charge.leaving && !charge.held.empty()) {

@@ -3,8 +3,8 @@
 //
 // A thread of its own follows the orders. It waits for the threads behind the gate; those among them that
 // wait for memory step aside, since what they wait for may be what another program gets by this order. So
-// the wait ends as soon as no op runs. Whoever then finds the gate held tells lgpud that the program wants
-// its GPUs, and lgpud has the memory ready before it tells the Context to take it back.
+// the wait ends as soon as no op runs. A call that then finds the gate held tells lgpud that the program
+// wants its GPUs, and lgpud has the memory ready before it tells the Context to take it back.
 
 #include <algorithm>
 #include <chrono>
@@ -171,7 +171,10 @@ absl::Status ContextState::GiveWay(std::chrono::milliseconds limit) {
   SetGivesWay(true);
   if (!gate_.HoldUntil(Clock::now() + std::min(limit, kLongestHold))) {
     SetGivesWay(false);
-    return absl::DeadlineExceededError("an op of the program did not end in time");
+    return absl::DeadlineExceededError(
+        "the program's running ops did not end within 5 s, so it was not suspended\ntry: the same command "
+        "when they "
+        "have ended");
   }
   memory_.lease().NoteSuspended(true);
   absl::Status status = CheckMaySuspend();

@@ -95,9 +95,8 @@ absl::Status ContextState::Resume() {
     LGPU_RETURN_IF_ERROR(AwaitMemoryBack(std::chrono::steady_clock::now() + allocation_timeout_));
     if (gives_way_.load() && !gate_.is_closed()) {
       return absl::ResourceExhaustedError(
-          "the Context stays suspended: it gives way to other programs, and its turn has not come yet\n  "
-          "try: "
-          "Resume once more, or the next op, which waits for the turn");
+          "the Context stays suspended: lgpud suspended it, and has not given its memory back within "
+          "allocation_timeout\n  try: Resume again, or `lgpu resume` after `lgpu suspend`");
     }
   }
   const MutexLock lock(close_mutex_);

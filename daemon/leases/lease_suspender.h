@@ -39,7 +39,7 @@ std::optional<v1::LeaseSuspension> SuspensionOf(const Lease& lease, const Broker
 /// between as soon as the runner is back (RunnerBack).
 ///
 /// A program of liblgpu has given its chunks back when it answers, and others may have them before the lease
-/// is suspended in the account: this takes nothing from anybody, and only its resumption is a grant.
+/// is suspended in the account. Only its resumption is a grant.
 ///
 /// Thread-safe. Suspend and Resume wait.
 class LeaseSuspender {

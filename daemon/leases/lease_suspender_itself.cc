@@ -59,13 +59,13 @@ absl::Status LeaseSuspender::NotBackByItself(const Lease& lease, const absl::Sta
   // Its contents are in host memory, and it has the error.
   broker_.suspensions().End(lease.key);
   const std::string text(why.message());
-  Tell(lease,
-       absl::StrCat("has its memory again, and its program has not: ", text.substr(0, text.find('\n'))));
+  Tell(lease, absl::StrCat("has its memory again, but its program failed to move its contents back: ",
+                           text.substr(0, text.find('\n'))));
   MutexLock lock(mutex_);
   ++counters_.failures;
   return absl::InternalError(absl::StrCat("the program of lease ", lease.name,
                                           " could not take its contents back: ", std::string(why.message()),
-                                          "\ntry: its own call, Resume"));
+                                          "\ntry: Context::Resume in that program"));
 }
 
 absl::Status LeaseSuspender::CheckAlone(const Lease& lease, SessionId session) const {

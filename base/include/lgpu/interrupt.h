@@ -8,7 +8,7 @@
 
 namespace lgpu {
 
-/// What the waits of a thread ask its program: see InterruptScope. A handler outlives its scope.
+/// An InterruptHandler tells lgpu whether a waiting call ends: see InterruptScope. It outlives the scope.
 class LGPU_API InterruptHandler {
  public:
   /// True: the call that waits ends.
@@ -34,9 +34,9 @@ class LGPU_API InterruptHandler {
 /// completed all the same returns its result.
 ///
 /// A program whose threads share a lock, as an interpreter's, may keep it over short calls: the handler's
-/// BeforeWait gives it up. A call of the scope's thread calls it once, before it waits, writes a line of the
-/// log, uses a driver, or computes more than some thousand elements. It may be called while lgpu holds locks
-/// of its own: it must neither wait nor call lgpu.
+/// BeforeWait gives it up. lgpu calls it once in a scope, before a call of its thread waits, writes a line of
+/// the log, uses a driver, or computes more than some thousand elements. It may be called while lgpu holds
+/// locks of its own: it must neither wait nor call lgpu.
 ///
 /// The driver, kernels and OpenBLAS are not interrupted. Of several scopes of a thread, waits ask
 /// all, the innermost first. Without a scope waits ask nothing. A scope ends on the thread that made it,

@@ -399,7 +399,7 @@ TEST_F(LeaseSuspensionsTest, ALeaseThatIsJustGettingChunksIsNotSuspended) {
   EXPECT_THAT(std::string(suspensions().Begin(kAnn).message()),
               HasSubstr("is getting memory through liblgpu"));
   ASSERT_TRUE(IsServed(waiting));
-  EXPECT_THAT(std::string(suspensions().Begin(kAnn).message()), HasSubstr("has memory through liblgpu"));
+  EXPECT_THAT(std::string(suspensions().Begin(kAnn).message()), HasSubstr("memory of liblgpu"));
 }
 
 /// Each program has a context of 64 MiB on the card.
@@ -450,7 +450,7 @@ TEST_F(LeaseSuspensionsWithContextsTest, AProgramThatSuspendsItselfKeepsItsConte
   const SessionId ann = Session(1, kAnn);
   const Broker::Answer grown = Grow(ann, *device, 100_MiB);
   ASSERT_TRUE(grown.status.ok());
-  EXPECT_THAT(std::string(suspensions().BeginOwn(kAnn, ann).message()), HasSubstr("has memory"));
+  EXPECT_THAT(std::string(suspensions().BeginOwn(kAnn, ann).message()), HasSubstr("memory of liblgpu"));
   for (const Chunk& chunk : grown.chunks) {
     ASSERT_TRUE(broker_->Return(ann, *device, std::vector<ChunkId>{chunk.id}).ok());
   }

@@ -182,9 +182,10 @@ class LGPU_API Context {
   /// (FAILED_PRECONDITION, naming Resume). Tensors may go at any time, without waiting. Close ends the
   /// Context. A repeated Suspend does nothing.
   ///
-  /// lgpud may tell the Context to do the same, for programs that wait for its memory or by `lgpu suspend`:
-  /// its calls then wait until it has its memory again, and tell lgpud that they need it. A Suspend meanwhile
-  /// changes nothing, and Resume waits as those calls, up to allocation_timeout.
+  /// lgpud may order the same, for other programs that need the memory or for `lgpu suspend`. Calls of the
+  /// Context then wait for its memory, and tell lgpud that they need it; after `lgpu suspend` they wait for
+  /// `lgpu resume`. Meanwhile Suspend changes nothing, and Resume waits at most allocation_timeout
+  /// (RESOURCE_EXHAUSTED, without a Refusal).
   ///
   /// On an error the Context goes on as before. FAILED_PRECONDITION: blocks of Memory are live or exports of
   /// tensors in use (IsMemoryInUse), a LogicalMemory of it knows streams of the program's own
