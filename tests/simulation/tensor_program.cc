@@ -151,10 +151,11 @@ void TensorProgram::FollowOrders() {
     if (options_.fails && OrderBelow(30) == 0) {
       Sleep(milliseconds(std::min<std::int64_t>(order.limit.count(), 20'000)));
     }
-    absl::Status status;
-    do {
-      status = order.resume ? TakeBack() : GiveWay();
-    } while (order.resume && absl::IsResourceExhausted(status) && !is_over_);
+    absl::Status status = order.resume ? TakeBack() : GiveWay();
+    while (order.resume && absl::IsResourceExhausted(status) && !is_over_) {
+      Sleep(milliseconds(100));
+      status = TakeBack();
+    }
     std::map<LogicalId, Bytes> needs;
     if (!order.resume) needs[lease_->devices().front().id] = on_host_;
     lease_->AnswerSuspension(order, status, needs).IgnoreError();
