@@ -584,7 +584,7 @@ TEST_F(LeaseSuspensionsTest, WhatCannotBeSuspendedIsRefusedWithTheReason) {
   const LogicalId bob = Device(64_MiB, kBob);
   const SessionId liblgpu = Session(5, kBob);
   ASSERT_TRUE(Grow(liblgpu, bob, 2_MiB).status.ok());
-  EXPECT_THAT(std::string(suspensions().Begin(kBob).message()), HasSubstr("through liblgpu"));
+  EXPECT_THAT(std::string(suspensions().Begin(kBob).message()), HasSubstr("memory of liblgpu"));
   Device(64_MiB, kAnn);
   const SessionId old = Session(6, kAnn);  // waits no longer than it asked for
   ASSERT_TRUE(Charges(old, 2_MiB));
