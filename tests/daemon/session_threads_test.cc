@@ -28,6 +28,7 @@
 #include "daemon/sessions/session_state.h"
 #include "tests/daemon/temporary_directory.h"
 #include "tests/support/broker_testing.h"
+#include "tests/support/generated_channel.h"
 
 namespace lgpu::daemon {
 namespace {
