@@ -54,10 +54,9 @@ VerbPage SuspendPage() {
       .description =
           "Moves the programs of a lease, with all that they have on GPUs, to host memory. Other leases get "
           "the memory. Suspended programs wait where they need the GPU, until `lgpu resume`. A program of "
-          "liblgpu moves its tensors itself, if the lease has no other program. The driver's checkpoint "
-          "calls "
-          "move unmodified programs that lgpu run or lgpu exec started, from r570 on. Experimental: "
-          "no GPU has run it yet. On an error the programs go on.",
+          "liblgpu moves its tensors itself, if the lease has no other program. Unmodified programs are "
+          "moved by the driver's checkpoint calls, if lgpu run or lgpu exec started them, from r570 on. "
+          "Experimental: no GPU has run it yet. On an error the programs go on.",
       .examples = {{"lgpu suspend train", "free the GPU for something else"},
                    {"lgpu resume train --wait", "later, as soon as there is room"}}};
 }

@@ -125,7 +125,7 @@ absl::StatusOr<LogicalMemory> Context::Memory(std::string_view device) const {
   LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().Lookup(device));
   const internal::Device& gpu = state_->device(position);
   if (!gpu.is_gpu()) return absl::InvalidArgumentError(Cat(gpu.name(), " has no memory of lgpu's"));
-  const internal::ContextPass pass(*state_);
+  const internal::GatePass pass = state_->Pass();
   if (!pass) return state_->ClosedError();
   return LogicalMemory(internal::MemoryOfContext(state_, gpu.index()));
 }
@@ -240,7 +240,7 @@ absl::Status Context::ResetMemoryStats(std::string_view device) const {
 absl::StatusOr<Bytes> Context::Trim() const {
   if (state_ == nullptr) return NoContext();
   if (state_->IsForked()) return state_->ClosedError();
-  const internal::ContextPass pass(*state_);
+  const internal::GatePass pass = state_->Pass();
   if (!pass) return state_->ClosedError();
   Bytes total;
   for (const auto& device : state_->devices()) {

@@ -213,7 +213,7 @@ Bytes ContextState::limit(int index) {
 
 absl::Status ContextState::ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee) {
   if (IsForked()) return ForkedError();
-  const ContextPass pass(*this);
+  const GatePass pass = Pass();
   if (!pass) return ClosedError();
   const absl::Status resized = memory_.lease().Resize(index, limit, guarantee);
   DevicePool& pool = memory_.memory(index);

@@ -83,8 +83,10 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   const Lease& lease() const { return memory_.lease(); }
   std::chrono::nanoseconds allocation_timeout() const { return allocation_timeout_; }
 
-  /// Behind the gate until gate().Leave(). Where lgpud has told the Context to give way, it waits until the
-  /// memory is back. False: ClosedError says why not.
+  /// Behind the gate. Where lgpud has told the Context to give way, it waits until the memory is back. No
+  /// pass: ClosedError says why not.
+  GatePass Pass() { return GatePass(Enter() ? &gate_ : nullptr); }
+  /// The same without a pass; gate().Leave() follows.
   bool Enter() { return gate_.Enter() || EnterWhenBack(); }
   Gate& gate() { return gate_; }
   /// Blocks are used and freed behind this one, which stays open as long as memory is lent.
@@ -232,21 +234,6 @@ class ContextState : public std::enable_shared_from_this<ContextState> {
   bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   bool lease_is_closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   absl::Status close_status_ ABSL_GUARDED_BY(close_mutex_);
-};
-
-/// A ContextPass is a thread's stay behind a Context's gate, if it got in. The state outlives it.
-class ContextPass {
- public:
-  explicit ContextPass(ContextState& state) : gate_(state.Enter() ? &state.gate() : nullptr) {}
-  ~ContextPass() {
-    if (gate_ != nullptr) gate_->Leave();
-  }
-  ContextPass(const ContextPass&) = delete;
-  ContextPass& operator=(const ContextPass&) = delete;
-  explicit operator bool() const { return gate_ != nullptr; }
-
- private:
-  Gate* gate_;
 };
 
 }  // namespace lgpu::internal

@@ -262,7 +262,7 @@ absl::StatusOr<Outputs> ExecuteAll(const Op& op, std::span<const Tensor* const> 
                                    const OpAttributes& attributes) {
   LGPU_ASSIGN_OR_RETURN(ContextState * state, CommonState(op, inputs));
   if (state->IsForked()) return state->ClosedError();
-  const ContextPass pass(*state);
+  const GatePass pass = state->Pass();
   if (!pass) return state->ClosedError();
 
   Inputs<TensorSpec> specs;
@@ -301,7 +301,7 @@ absl::StatusOr<Tensor> CopyToNamed(const Tensor& tensor, std::string_view device
   if (buffer == nullptr) return absl::InvalidArgumentError("this Tensor has no value");
   ContextState& state = *buffer->state();
   if (state.IsForked()) return state.ClosedError();
-  const ContextPass pass(state);
+  const GatePass pass = state.Pass();
   if (!pass) return state.ClosedError();
   LGPU_ASSIGN_OR_RETURN(const int position, state.placer().Lookup(device));
   if (&state.device(position) == &buffer->device()) return tensor;
@@ -313,7 +313,7 @@ absl::StatusOr<Tensor> CopyToNamed(const Tensor& tensor, std::string_view device
 absl::StatusOr<Tensor> MakeConstant(std::shared_ptr<ContextState> state, const TensorSpec& spec,
                                     std::span<const std::byte> values) {
   if (state->IsForked()) return state->ClosedError();
-  const ContextPass pass(*state);
+  const GatePass pass = state->Pass();
   if (!pass) return state->ClosedError();
   const std::size_t element = ElementBytes(spec.dtype);
   if (element == 0 || values.size() % element != 0 ||
@@ -356,7 +356,7 @@ absl::StatusOr<int> ChooseImporter(ContextState& state, int cuda_device) {
 absl::StatusOr<Tensor> MakeImported(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,
                                     int gpu, const void* data) {
   if (state->IsForked()) return state->ClosedError();
-  const ContextPass pass(*state);
+  const GatePass pass = state->Pass();
   if (!pass) return state->ClosedError();
   if (ElementBytes(spec.dtype) == 0) return absl::InvalidArgumentError("the array has no element type");
   LGPU_ASSIGN_OR_RETURN(const Decision decision, Decide(*state, EagerConstOp(), spec.dtype));

@@ -85,6 +85,8 @@ class Gate {
 class GatePass {
  public:
   explicit GatePass(Gate& gate) : gate_(gate.Enter() ? &gate : nullptr) {}
+  /// The thread is behind `entered`; null: it did not get in.
+  explicit GatePass(Gate* entered) : gate_(entered) {}
   ~GatePass() {
     if (gate_ != nullptr) gate_->Leave();
   }

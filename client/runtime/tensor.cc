@@ -95,7 +95,7 @@ absl::Status Tensor::CopyToHost(void* to, std::size_t size) const {
   if (!has_value()) return NoValue();
   internal::ContextState& state = *buffer_->state();
   if (state.IsForked()) return state.ClosedError();
-  const internal::ContextPass pass(state);
+  const internal::GatePass pass = state.Pass();
   if (!pass) return state.ClosedError();
   if (size != bytes().count()) {
     return absl::InvalidArgumentError(Cat("the tensor, ", DTypeName(dtype()), " of shape ",
@@ -111,7 +111,7 @@ absl::StatusOr<TensorExport> Tensor::Export(const ExportOptions& options) const 
   if (!has_value()) return NoValue();
   internal::ContextState& state = *buffer_->state();
   if (state.IsForked()) return state.ClosedError();
-  const internal::ContextPass pass(state);
+  const internal::GatePass pass = state.Pass();
   if (!pass) return state.ClosedError();
   internal::Device& device = buffer_->device();
   std::shared_ptr<internal::TensorBuffer> lent = buffer_;

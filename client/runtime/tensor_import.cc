@@ -16,7 +16,7 @@ absl::StatusOr<TensorImport> TensorImport::Open(const Context& context, int cuda
     return absl::FailedPreconditionError("this Context was moved from; use the one that it was moved to");
   }
   if (state->IsForked()) return state->ClosedError();
-  const internal::ContextPass pass(*state);
+  const internal::GatePass pass = state->Pass();
   if (!pass) return state->ClosedError();
   LGPU_ASSIGN_OR_RETURN(const int gpu, internal::ChooseImporter(*state, cuda_device));
   LGPU_ASSIGN_OR_RETURN(void* const stream, state->device(gpu).NativeStream());

@@ -184,13 +184,14 @@ class DaemonConnection {
   /// The daemon's orders to suspend or resume programs, or itself, since the last call; each is to be
   /// answered.
   std::vector<SuspendOfDaemon> TakeSuspends();
-  /// As AnswerRelease. An error: the daemon that gave the order has
-  /// not got the answer, and the next daemon may know nothing of programs that the order suspended.
+  /// What came of such an order.
   struct Suspension {
     absl::Status status;
     std::vector<wire::ProcessName> left = {};   // as in Suspended of session.proto
     std::vector<wire::DeviceBytes> needs = {};  // as there
   };
+  /// As AnswerRelease. An error: the daemon that gave the order has not got the answer, and the next daemon
+  /// may know nothing of programs that the order suspended.
   absl::Status AnswerSuspend(const SuspendOfDaemon& suspend, const Suspension& answer);
   /// The next daemon is told whether programs, or itself, are suspended.
   void NoteHasSuspended(bool has_suspended) { has_suspended_.store(has_suspended); }

@@ -1,5 +1,6 @@
 // `lgpu suspend` and `lgpu resume`: a program that does not know of lgpu gives all of its memory up for
-// another one, and goes on later with the same contents.
+// another one, and goes on later with the same contents. One file: the cases differ in what happens between
+// the same two calls of the same two programs.
 
 #include <signal.h>
 #include <sys/stat.h>
