@@ -68,8 +68,9 @@ class Program:
                 state = file.read().rsplit(") ", 1)[1][0]
 
     def end(self):
-        rest = self.process.communicate(timeout=60)[0]
-        return rest.split("\n")[:-1], self.process.returncode
+        self.process.stdin.close()
+        rest = self.process.stdout.read()  # communicate() would not see what readline() has read ahead
+        return rest.split("\n")[:-1], self.process.wait()
 
 
 class InterruptsTest(unittest.TestCase):
