@@ -1,7 +1,8 @@
 // Measures how soon a waiting request is served after an idle lease has given memory up for it: from the
-// moment that its release hook begins to free memory until the request's grant. Beside it, in the same run
-// and in turns, its bare counterpart: a program frees as much of its own accord while a request waits, and no
-// lease is asked. lgpud is a real one with simulated GPUs; programs and hook are threads of this process.
+// moment that its release hook, or its program that lgpud suspends, begins to free memory until the request's
+// grant. Beside it, in the same run, its bare counterpart: a program frees as much as the hook of its own
+// accord while a request waits, and no lease is asked. lgpud is a real one with simulated GPUs; programs and
+// hook are threads of this process.
 //
 // usage: give_way_bench [ROUNDS]
 
@@ -20,23 +21,22 @@
 #include <vector>
 
 #include "bench/load_figures.h"
-#include "client/control/control_client.h"
-#include "client/control/lease_calls.h"
-#include "client/session/daemon_connection.h"
-#include "client/session/endpoint.h"
 #include "lgpu/status.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/lease_program.h"
 
 namespace lgpu::bench {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+using testing::LeaseProgram;
+using testing::MovingProgram;
 
 constexpr Bytes kRequest = 2_MiB;
+constexpr std::chrono::seconds kPatience{30};
 /// The request is in its queue by then. Where a lease is asked it takes as long, or longer.
 constexpr milliseconds kUntilItWaits{20};
-constexpr std::chrono::seconds kPatience{30};
 constexpr double kGoalMs = 50;
 
 struct Times {
@@ -53,84 +53,32 @@ struct Times {
   }
 };
 
-/// A program in a lease of its own, which makes no use of a GPU: the lease is idle from its start on.
-struct Program {
-  std::unique_ptr<DaemonConnection> connection;
-  std::string lease;
-  std::uint64_t device = 0;
-  std::vector<ChunkId> chunks;
-
-  absl::Status Grow(std::chrono::nanoseconds timeout) {
-    LGPU_ASSIGN_OR_RETURN(
-        DaemonConnection::GrowCall call,
-        connection->Grow(device, {.at_least = kRequest, .wanted = kRequest, .timeout = timeout}));
-    LGPU_ASSIGN_OR_RETURN(const DaemonConnection::GrantPage page, call.Next());
-    for (const DaemonConnection::GrantedChunk& granted : page.chunks) chunks.push_back(granted.chunk.id);
-    return absl::OkStatus();
-  }
-  absl::Status FreeOne() {
-    const std::vector<ChunkId> one = {chunks.back()};
-    chunks.pop_back();
-    return connection->Return(device, one);
-  }
-};
-
-absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(const std::string& directory,
-                                                          DaemonConnection::Options options) {
-  options.reconnect_path = SessionSocketPath(directory);
-  options.makes_no_use = true;
-  return DaemonConnection::Connect(std::move(options));
-}
-
-absl::StatusOr<Program> StartProgram(const std::string& directory, int gpu) {
-  Program program;
-  LGPU_ASSIGN_OR_RETURN(program.connection, Connect(directory, {.directory = directory}));
-  LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon({.directories = {directory}}));
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control,
-                        ControlClient::Create(std::move(daemon.control), directory));
-  control->UseToken(program.connection->token());
-  LGPU_ASSIGN_OR_RETURN(const wire::ListPhysicalDevicesResponse machine, ListPhysicalDevices(*control));
-  wire::LogicalDeviceSpec spec;
-  for (const wire::CardStats& card : machine.devices) {
-    if (static_cast<int>(card.index) == gpu) spec.card_uuid = card.uuid;
-  }
-  spec.mode = wire::LogicalDeviceSpec::Mode::kGrowth;
-  wire::CreateLeaseRequest request;
-  request.devices.push_back(spec);
-  LGPU_ASSIGN_OR_RETURN(const wire::Lease lease, CreateLease(*control, request));
-  program.lease = lease.id;
-  program.device = lease.devices.at(0).id;
-  return program;
-}
-
 /// A program that holds its whole GPU, and one that asks for a part of it.
 struct Gpu {
-  Program holder, asker;
+  LeaseProgram holder, asker;
 
   static absl::StatusOr<std::unique_ptr<Gpu>> Fill(const std::string& directory, int index) {
     auto gpu = std::make_unique<Gpu>();
-    LGPU_ASSIGN_OR_RETURN(gpu->holder, StartProgram(directory, index));
-    LGPU_ASSIGN_OR_RETURN(gpu->asker, StartProgram(directory, index));
-    // None of its memory is idle.
-    DaemonConnection& session = *gpu->holder.connection;
-    session.StartMaintenance([&session](Maintenance::TimePoint) {
-      for (const TrimOrder& order : session.TakeTrims()) session.AnswerTrim(order.id, /*pending=*/false);
-      return std::optional<Maintenance::TimePoint>();
-    });
+    // They make no use of a GPU: their leases are idle from their start on.
+    DaemonConnection::Options options;
+    options.makes_no_use = true;
+    LGPU_ASSIGN_OR_RETURN(gpu->holder, LeaseProgram::Start(directory, index, options));
+    LGPU_ASSIGN_OR_RETURN(gpu->asker, LeaseProgram::Start(directory, index, options));
     absl::Status grown;
-    while (grown.ok()) grown = gpu->holder.Grow({});
+    while (grown.ok()) grown = gpu->holder.Grow(kRequest, {});
     if (!absl::IsResourceExhausted(grown)) return grown;
     return gpu;
   }
 };
 
-/// A request waits, `free` frees as much, and the time from there to its grant.
+/// A request of the asker waits, `free` frees memory and returns when it began; the time from there to the
+/// grant. What was granted is free again afterwards.
 template <typename Free>
-absl::Status Measure(Gpu& gpu, const Free& free, Times& times) {
+absl::Status Measure(LeaseProgram& asker, const Free& free, Times& times) {
   absl::Status served;
   SteadyClock::time_point end;
   std::thread asking([&] {
-    served = gpu.asker.Grow(kPatience);
+    served = asker.Grow(kRequest, kPatience);
     end = SteadyClock::now();
   });
   const absl::StatusOr<SteadyClock::time_point> begin = free();
@@ -138,22 +86,54 @@ absl::Status Measure(Gpu& gpu, const Free& free, Times& times) {
   LGPU_RETURN_IF_ERROR(begin.status());
   LGPU_RETURN_IF_ERROR(served);
   times.Add(end - *begin);
-  // As it was.
-  LGPU_RETURN_IF_ERROR(gpu.asker.FreeOne());
-  return gpu.holder.Grow(kPatience);
+  return asker.Free(1);
+}
+
+/// Until `told` says yes.
+template <typename Told>
+auto Await(const Told& told) -> decltype(told()) {
+  const auto end = SteadyClock::now() + kPatience;
+  while (SteadyClock::now() < end) {
+    auto answer = told();
+    if (!answer.ok() || *answer) return answer;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return absl::DeadlineExceededError("lgpud told the program nothing");
+}
+
+/// From the free by a program that lgpud suspends to the grant.
+absl::Status MeasureSuspensions(const std::string& directory, int gpu, int rounds, Times& times) {
+  MovingProgram holder;
+  LGPU_RETURN_IF_ERROR(holder.Start(directory, gpu, wire::Preemptible::kIdle));
+  absl::Status grown;
+  while (grown.ok()) grown = holder.program().Grow(kRequest, {});
+  if (!absl::IsResourceExhausted(grown)) return grown;
+  holder.NoteUse();
+  MovingProgram asker;
+  LGPU_RETURN_IF_ERROR(asker.Start(directory, gpu, wire::Preemptible::kIdle));
+  const auto give_way = [&]() -> absl::StatusOr<SteadyClock::time_point> {
+    LGPU_ASSIGN_OR_RETURN(const auto began, Await([&] { return holder.GiveWayIfTold(); }));
+    return *began;
+  };
+  for (int round = 0; round < rounds; ++round) {
+    LGPU_RETURN_IF_ERROR(Measure(asker.program(), give_way, times));
+    holder.NoteUse();
+    LGPU_RETURN_IF_ERROR(Await([&] { return holder.ComeBackIfTold(); }).status());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Run(int rounds) {
-  LGPU_ASSIGN_OR_RETURN(const auto daemon, testing::DaemonProcess::Start({.simulate = "2x256MiB"}));
+  LGPU_ASSIGN_OR_RETURN(const auto daemon, testing::DaemonProcess::Start({.simulate = "2x256MiB,1x64MiB"}));
   LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> asked, Gpu::Fill(daemon->dir(), 0));
   LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> plain, Gpu::Fill(daemon->dir(), 1));
   const UniqueFd changed(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  LGPU_ASSIGN_OR_RETURN(
-      const std::unique_ptr<DaemonConnection> hook,
-      Connect(daemon->dir(),
-              {.directory = daemon->dir(), .runs_release = true, .on_change = [fd = changed.get()] {
-                 [[maybe_unused]] const int written = ::eventfd_write(fd, 1);
-               }}));
+  DaemonConnection::Options options;
+  options.runs_release = true;
+  options.makes_no_use = true;
+  options.on_change = [fd = changed.get()] { [[maybe_unused]] const int written = ::eventfd_write(fd, 1); };
+  LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<DaemonConnection> hook,
+                        testing::ConnectTo(daemon->dir(), options));
   LGPU_RETURN_IF_ERROR(hook->Attach(asked->holder.lease).status());
 
   Times with_asking, without;
@@ -170,25 +150,33 @@ absl::Status Run(int rounds) {
       orders = hook->TakeReleases();
     }
     const auto begin = SteadyClock::now();
-    LGPU_RETURN_IF_ERROR(asked->holder.FreeOne());
+    LGPU_RETURN_IF_ERROR(asked->holder.Free(1));
     hook->AnswerRelease(orders.front(), absl::OkStatus());
     return begin;
   };
   const auto free_plainly = [&]() -> absl::StatusOr<SteadyClock::time_point> {
     std::this_thread::sleep_for(kUntilItWaits);
     const auto begin = SteadyClock::now();
-    LGPU_RETURN_IF_ERROR(plain->holder.FreeOne());
+    LGPU_RETURN_IF_ERROR(plain->holder.Free(1));
     return begin;
   };
   for (int round = 0; round < rounds; ++round) {
-    LGPU_RETURN_IF_ERROR(Measure(*asked, give_way, with_asking));
-    LGPU_RETURN_IF_ERROR(Measure(*plain, free_plainly, without));
+    LGPU_RETURN_IF_ERROR(Measure(asked->asker, give_way, with_asking));
+    LGPU_RETURN_IF_ERROR(asked->holder.Grow(kRequest, kPatience));
+    LGPU_RETURN_IF_ERROR(Measure(plain->asker, free_plainly, without));
+    LGPU_RETURN_IF_ERROR(plain->holder.Grow(kRequest, kPatience));
   }
+  // Each takes more than two seconds: the lease has to be idle for so long.
+  Times suspended;
+  const int suspensions = std::max(1, rounds / 15);
+  LGPU_RETURN_IF_ERROR(MeasureSuspensions(daemon->dir(), 2, suspensions, suspended));
   std::printf("from the free of %llu MiB to the grant of a request that waits for it, %d times, load %s\n",
               static_cast<unsigned long long>(kRequest.count() >> 20), rounds, Load().c_str());
   with_asking.Print("freed by the hook of a lease that was asked");
   without.Print("freed by a program of its own accord");
-  std::printf("  goal: at most %.0f ms after the hook's free\n", kGoalMs);
+  std::printf("  %d times: its holder gave way, and freed all of its 64 MiB\n", suspensions);
+  suspended.Print("freed by a program that lgpud suspends");
+  std::printf("  goal: at most %.0f ms after the free\n", kGoalMs);
   return absl::OkStatus();
 }
 

@@ -113,8 +113,10 @@ void Admission::AdmitGrowing(WaiterId id, Waiter& waiter) {
   }
   const bool held_back = verdict.shortage == Ledger::Shortage::kNone && queue.turn() &&
                          !tables_.ledger.NeedOf(logical, bytes).is_zero();
-  if (held_back || verdict.shortage == Ledger::Shortage::kCard) {
-    WaitForCard(id, waiter, !verdict.hopeless, held_back);
+  const bool is_kept = verdict.shortage == Ledger::Shortage::kNone &&
+                       !LeavesRoom(waiter, tables_.ledger.NeedOf(logical, bytes));
+  if (held_back || is_kept || verdict.shortage == Ledger::Shortage::kCard) {
+    WaitForCard(id, waiter, verdict.hopeless, held_back);
     return;
   }
   BookChunks(waiter, bytes);
@@ -126,7 +128,8 @@ Bytes Admission::BytesToBook(const Waiter& waiter) const {
   if (most <= waiter.spec.at_least) return waiter.spec.at_least;
   const bool others_wait = !waiting_.queues.at(tables_.CardOf(logical)).empty();
   const bool fits = tables_.ledger.Check(logical, most).shortage == Ledger::Shortage::kNone &&
-                    (!others_wait || tables_.ledger.NeedOf(logical, most).is_zero());
+                    (!others_wait || tables_.ledger.NeedOf(logical, most).is_zero()) &&
+                    LeavesRoom(waiter, tables_.ledger.NeedOf(logical, most));
   return fits ? most : waiter.spec.at_least;
 }
 
@@ -210,9 +213,10 @@ void Admission::AdmitCharge(WaiterId id, Waiter& waiter) {
   }
   const bool held_back = split.verdict.shortage == Ledger::Shortage::kNone &&
                          waiting_.queues.at(card).turn() && !split.need.is_zero();
-  if (held_back || split.verdict.shortage == Ledger::Shortage::kCard) {
+  const bool is_kept = split.verdict.shortage == Ledger::Shortage::kNone && !LeavesRoom(waiter, split.need);
+  if (held_back || is_kept || split.verdict.shortage == Ledger::Shortage::kCard) {
     if (waiter.is_patient) waiter.spec.deadline = waiter.charge->card_deadline;
-    WaitForCard(id, waiter, !split.verdict.hopeless || waiter.charge->is_retry, held_back);
+    WaitForCard(id, waiter, split.verdict.hopeless && !waiter.charge->is_retry, held_back);
     return;
   }
   BookFor(waiter, split);
@@ -233,7 +237,25 @@ void Admission::WaitUnderLimit(WaiterId id, Waiter& waiter, Bytes missing) {
   }
 }
 
-void Admission::WaitForCard(WaiterId id, Waiter& waiter, bool can_ever_be, bool held_back) {
+bool Admission::MayBeGivenWay(const Waiter& waiter) const {
+  if (!preemptible_.MayPreempt(waiter)) return false;
+  const Bytes free = tables_.ledger.View(waiter.card).free() + tables_.ComingBack(waiter.card);
+  return NeedOf(waiter) <= free + preemptible_.YieldLater(waiter).likely;
+}
+
+bool Admission::HasPassingGuarantees(CardId card) const {
+  return std::any_of(tables_.suspensions.begin(), tables_.suspensions.end(), [&](const auto& entry) {
+    const Suspension& suspension = entry.second;
+    if (!suspension.comes_back_by_itself()) return false;
+    return std::any_of(suspension.after.begin(), suspension.after.end(), [&](const auto& guarantee) {
+      const auto device = tables_.devices.find(guarantee.first);
+      return device != tables_.devices.end() && device->second.spec.card == card;
+    });
+  });
+}
+
+void Admission::WaitForCard(WaiterId id, Waiter& waiter, bool is_hopeless, bool held_back) {
+  const bool can_ever_be = !is_hopeless || MayBeGivenWay(waiter) || HasPassingGuarantees(waiter.card);
   if (can_ever_be && (tables_.now() < waiter.spec.deadline ||
                       ((held_back || trims_.HasHolders(waiter)) && MayAsk(waiter)))) {
     waiter.phase = Waiter::Phase::kCard;
@@ -247,7 +269,7 @@ void Admission::WaitForCard(WaiterId id, Waiter& waiter, bool can_ever_be, bool 
 void Admission::AdmitGuarantee(WaiterId id, Waiter& waiter) {
   // While a turn runs, the card's free memory belongs to the request that has it.
   const Bytes free = waiting_.QueueOf(waiter).turn() ? Bytes() : tables_.ledger.View(waiter.card).free();
-  if (waiter.spec.at_least <= free) {
+  if (waiter.spec.at_least <= free && LeavesRoom(waiter, waiter.spec.at_least)) {
     SetAside(id, waiter);
     if (waiter.phase != Waiter::Phase::kNew) return;
   }
@@ -269,11 +291,11 @@ void Admission::SetAside(WaiterId id, Waiter& waiter) {
   }
 }
 
-bool Admission::SetAsideFromQueue(WaiterId id, Waiter& waiter) {
+bool Admission::SetAsideFromQueue(WaiterId id, Waiter& waiter, Bytes kept) {
   CardQueue& queue = waiting_.QueueOf(waiter);
   const bool held_back = queue.HoldsBack(id) && (waiter.aside.is_zero() || !NeedOf(waiter).is_zero());
-  if (held_back || NeedOf(waiter) > tables_.ledger.View(waiter.card).free()) return false;
-  UseAside(id, waiter, held_back);
+  if (held_back || FreeFor(waiter, kept) > tables_.ledger.View(waiter.card).free()) return false;
+  UseAside(id, waiter, held_back, kept);
   SetAside(id, waiter);
   if (waiter.phase == Waiter::Phase::kCard) return false;
   if (waiter.phase != Waiter::Phase::kRefused) queue.NoteServed(id);
@@ -312,15 +334,26 @@ Bytes Admission::NeedOf(const Waiter& waiter) const {
   return SaturatingSub(WholeNeedOf(waiter), waiter.aside);
 }
 
+Bytes Admission::FreeFor(const Waiter& waiter, Bytes kept) const {
+  const Bytes need = WholeNeedOf(waiter);
+  const Bytes beside = kept.is_zero() || need.is_zero() || !kept_.IsFrom(waiter) ? Bytes() : kept;
+  return SaturatingSub(need, waiter.aside) + beside;
+}
+
+bool Admission::LeavesRoom(const Waiter& waiter, Bytes need) const {
+  if (need.is_zero() || tables_.suspensions.empty()) return true;
+  return need + kept_.Beside(waiter).bytes <= tables_.ledger.View(waiter.card).free();
+}
+
 bool Admission::FreeAside(WaiterId id, Waiter& waiter) {
   if (waiter.aside.is_zero()) return false;
   waiter.aside = Bytes();
   return guarantees_.Free(id);
 }
 
-bool Admission::UseAside(WaiterId id, Waiter& waiter, bool held_back) {
+bool Admission::UseAside(WaiterId id, Waiter& waiter, bool held_back, Bytes kept) {
   if (waiter.aside.is_zero()) return true;
-  if (held_back || NeedOf(waiter) > tables_.ledger.View(waiter.card).free()) return false;
+  if (held_back || FreeFor(waiter, kept) > tables_.ledger.View(waiter.card).free()) return false;
   FreeAside(id, waiter);
   return true;
 }
@@ -346,8 +379,8 @@ absl::Status Admission::MayGrow(const Waiter& waiter) const {
   return tables_.CheckMayGrow(tables_.sessions.at(waiter.spec.session));
 }
 
-bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
-  if (waiter.guarantee) return SetAsideFromQueue(id, waiter);
+bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter, Bytes kept) {
+  if (waiter.guarantee) return SetAsideFromQueue(id, waiter, kept);
   if (!MayGrow(waiter).ok()) {
     Leave(id, waiter);
     Admit(id, waiter);  // refuses it
@@ -357,11 +390,14 @@ bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
   const Bytes bytes = waiter.spec.at_least;
   const bool held_back = waiting_.QueueOf(waiter).HoldsBack(id) && !NeedOf(waiter).is_zero();
   const Bytes aside = waiter.aside;
-  if (!UseAside(id, waiter, held_back)) return false;
+  if (!UseAside(id, waiter, held_back, kept)) return false;
   const Ledger::Split split = waiter.charge ? charges_.SplitOf(waiter) : Ledger::Split();
   const Ledger::Shortage shortage =
       waiter.charge ? split.verdict.shortage : tables_.ledger.Check(waiter.spec.device, bytes).shortage;
   if (shortage == Ledger::Shortage::kCard || (shortage == Ledger::Shortage::kNone && held_back)) return false;
+  // UseAside has looked at one that has something aside.
+  const bool takes_kept = aside.is_zero() && FreeFor(waiter, kept) > tables_.ledger.View(waiter.card).free();
+  if (shortage == Ledger::Shortage::kNone && takes_kept) return false;
   if (shortage == Ledger::Shortage::kNone) {
     waiting_.QueueOf(waiter).NoteServed(id);
     NoteServed(waiter, aside);
@@ -404,7 +440,7 @@ void Admission::Leave(WaiterId id, Waiter& waiter) {
 void Admission::Refuse(Waiter& waiter, RefusalCause cause) {
   waiter.phase = Waiter::Phase::kRefused;
   if (waiter.guarantee) {
-    waiter.refusal = refusals_.OfGuarantee(waiter);
+    waiter.refusal = refusals_.OfGuarantee(waiter, kept_.Beside(waiter));
     // Before waiting requests are looked at: none is served from a limit that does not stay.
     if (waiter.guarantee->IsUndoneWhenRefused()) guarantees_.Undo(waiter);
     return;
@@ -415,6 +451,7 @@ void Admission::Refuse(Waiter& waiter, RefusalCause cause) {
   }
   cause.asked = waiter.spec.at_least;
   cause.asked_leases = waiter.asked_leases;
+  if (cause.reason == RefusalReason::kCard) cause.kept = kept_.Beside(waiter);
   const auto waited =
       std::chrono::duration_cast<std::chrono::milliseconds>(tables_.now() - waiter.spec.asked_at);
   if (waited.count() > 0) cause.waited = waited;

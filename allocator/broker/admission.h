@@ -5,6 +5,8 @@
 #include "allocator/broker/charge_table.h"
 #include "allocator/broker/chunk_table.h"
 #include "allocator/broker/guarantees.h"
+#include "allocator/broker/kept_room.h"
+#include "allocator/broker/preemptible_leases.h"
 #include "allocator/broker/refusal_builder.h"
 #include "allocator/broker/trim_requests.h"
 #include "allocator/broker/waiting_requests.h"
@@ -19,13 +21,16 @@ namespace lgpu {
 class Admission {
  public:
   Admission(BrokerTables& tables, WaitingRequests& waiting, ChunkTable& chunks, ChargeTable& charges,
-            TrimRequests& trims, Guarantees& guarantees, const RefusalBuilder& refusals)
+            TrimRequests& trims, Guarantees& guarantees, const PreemptibleLeases& preemptible,
+            const KeptRoom& kept, const RefusalBuilder& refusals)
       : tables_(tables),
         waiting_(waiting),
         chunks_(chunks),
         charges_(charges),
         trims_(trims),
         guarantees_(guarantees),
+        preemptible_(preemptible),
+        kept_(kept),
         refusals_(refusals) {}
 
   /// Decides about a request that stands in no line. Where it joins its card's queue the caller serves that.
@@ -33,7 +38,8 @@ class Admission {
   /// Sets the guarantee of a request aside, whatever turn runs.
   void SetAside(WaiterId id, Waiter& waiter);
   /// Decides about a request that waits for its card, if its wait is over; returns whether it was.
-  bool AdmitFromQueue(WaiterId id, Waiter& waiter);
+  /// `kept`: KeptOn its card.
+  bool AdmitFromQueue(WaiterId id, Waiter& waiter, Bytes kept);
   /// Decides again about the requests that wait under the limit of a device.
   void AdmitUnderLimit(LogicalId device);
   /// The request leaves its line, and what was booked for it is free again. It is new from here on.
@@ -56,6 +62,11 @@ class Admission {
   bool FreeAside(WaiterId id, Waiter& waiter);
   /// How much of the card's free memory the request would take, beside what is set aside for it.
   Bytes NeedOf(const Waiter& waiter) const;
+  /// What requests of leases that never give way leave of the card's free memory.
+  Bytes KeptOn(CardId card) const { return kept_.On(card).bytes; }
+  bool IsKeptFrom(const Waiter& waiter) const { return !kept_.Beside(waiter).bytes.is_zero(); }
+  /// What the card has to have free for it: what it takes, and of `kept` what it leaves.
+  Bytes FreeFor(const Waiter& waiter, Bytes kept) const;
   /// Spare chunks that are enough for the request are there or being made, beside those that are made for
   /// other requests. It is served from them even with timeout 0.
   bool IsBeingMade(const Waiter& waiter) const;
@@ -71,20 +82,27 @@ class Admission {
   /// The guarantee is set aside: decides about the chunks that the device lacks.
   void AdmitMissing(WaiterId id, Waiter& waiter);
   /// Whether its wait is over.
-  bool SetAsideFromQueue(WaiterId id, Waiter& waiter);
+  bool SetAsideFromQueue(WaiterId id, Waiter& waiter, Bytes kept);
   /// What is booked for a growing device if it can be.
   Bytes BytesToBook(const Waiter& waiter) const;
   void BookChunks(Waiter& waiter, Bytes bytes);
   void BookFor(Waiter& waiter, const Ledger::Split& split);
   /// `missing`: what is short under the limit and not on its way back.
   void WaitUnderLimit(WaiterId id, Waiter& waiter, Bytes missing);
-  void WaitForCard(WaiterId id, Waiter& waiter, bool can_ever_be, bool held_back);
+  /// `is_hopeless`: guarantees of others leave too little for it.
+  void WaitForCard(WaiterId id, Waiter& waiter, bool is_hopeless, bool held_back);
+  /// What others have guaranteed becomes free when they give way for it.
+  bool MayBeGivenWay(const Waiter& waiter) const;
+  /// A lease has more guaranteed while its program moves its contents back.
+  bool HasPassingGuarantees(CardId card) const;
   /// Its set-aside memory is free for the booking that comes next, if there is enough for that. False: not
   /// now.
-  bool UseAside(WaiterId id, Waiter& waiter, bool held_back);
+  bool UseAside(WaiterId id, Waiter& waiter, bool held_back, Bytes kept);
   /// A request is served for which bytes were set aside.
   void NoteServed(const Waiter& waiter, Bytes aside);
   Bytes WholeNeedOf(const Waiter& waiter) const;
+  /// The request, which takes so much of what is free, leaves as much as it has to.
+  bool LeavesRoom(const Waiter& waiter, Bytes need) const;
   /// Whether the request may wait for idle memory of other sessions; puts its deadline off for that.
   bool MayAsk(Waiter& waiter) const;
 
@@ -94,6 +112,8 @@ class Admission {
   ChargeTable& charges_;
   TrimRequests& trims_;
   Guarantees& guarantees_;
+  const PreemptibleLeases& preemptible_;
+  const KeptRoom& kept_;
   const RefusalBuilder& refusals_;
 };
 

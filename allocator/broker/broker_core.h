@@ -13,6 +13,7 @@
 #include "allocator/broker/chunk_table.h"
 #include "allocator/broker/giving_way.h"
 #include "allocator/broker/guarantees.h"
+#include "allocator/broker/kept_room.h"
 #include "allocator/broker/overhead_table.h"
 #include "allocator/broker/pending_requests.h"
 #include "allocator/broker/preemptible_leases.h"
@@ -54,9 +55,11 @@ struct BrokerCore {
   RefusalBuilder refusals ABSL_GUARDED_BY(mutex){tables, waiting};
   TrimRequests trims ABSL_GUARDED_BY(mutex){tables};
   Guarantees guarantees ABSL_GUARDED_BY(mutex){tables, waiting};
-  Admission admission ABSL_GUARDED_BY(mutex){tables, waiting, chunks, charges, trims, guarantees, refusals};
   OverheadTable overheads ABSL_GUARDED_BY(mutex){tables};
   PreemptibleLeases preemptible ABSL_GUARDED_BY(mutex){tables, overheads};
+  KeptRoom kept ABSL_GUARDED_BY(mutex){tables, waiting, preemptible};
+  Admission admission ABSL_GUARDED_BY(mutex){tables,     waiting,     chunks, charges, trims,
+                                             guarantees, preemptible, kept,   refusals};
   GivingWay giving_way ABSL_GUARDED_BY(mutex){tables, waiting, guarantees, trims, admission, preemptible};
   QueueScheduler scheduler ABSL_GUARDED_BY(mutex){tables, waiting, charges, trims, admission, giving_way};
   PendingRequests requests ABSL_GUARDED_BY(mutex){tables, waiting, charges, admission, scheduler};

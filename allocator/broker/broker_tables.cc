@@ -106,6 +106,13 @@ ReleaseRecord* BrokerTables::FindPreempted(LeaseKey lease) {
   return nullptr;
 }
 
+std::string BrokerTables::NameOf(LeaseKey lease) const {
+  for (const auto& [id, device] : devices) {
+    if (device.spec.lease == lease) return device.spec.lease_name;
+  }
+  return {};
+}
+
 std::vector<SessionId> BrokerTables::SessionsOf(LeaseKey lease) const {
   std::vector<SessionId> found;
   for (const auto& [id, session] : sessions) {

@@ -91,6 +91,7 @@ struct Suspension {
   bool was_parked = false;                // or was, since it began
   bool has_failed = false;                // it is parked for good
   bool is_own = false;                    // its program moves itself, and keeps its contexts on the cards
+  bool keeps_room = false;                // while it is parked, for others: as in KeptRoom
   std::set<SessionId> sessions;           // that had memory at its begin: their processes are moved
   std::map<LogicalId, Bytes> guarantees;  // while it is parked: of its devices, which have none then
   // Of a program that moves itself by order: what it needs of each device to come back. From TakeBack to End
@@ -187,6 +188,8 @@ struct BrokerTables {
   /// Of the card among those of the lease, as its devices name them first.
   std::size_t IndexOf(LeaseKey lease, CardId card) const;
   std::vector<SessionId> SessionsOf(LeaseKey lease) const;
+  /// Empty: the lease has no devices.
+  std::string NameOf(LeaseKey lease) const;
   /// How suspensions of a preemptible lease went; null: the lease is not preemptible.
   ReleaseRecord* FindPreempted(LeaseKey lease);
   /// The sessions that have charged something of the card; of one lease, or (none) of all.

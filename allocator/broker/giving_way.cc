@@ -15,13 +15,6 @@ LeaseKey LeaseOf(const BrokerTables& tables, const Waiter& waiter) {
   return waiter.spec.session ? tables.sessions.at(waiter.spec.session).lease : LeaseKey();
 }
 
-std::string NameOf(const BrokerTables& tables, LeaseKey lease) {
-  for (const auto& [id, device] : tables.devices) {
-    if (device.spec.lease == lease) return device.spec.lease_name;
-  }
-  return {};
-}
-
 GivingWayView ViewOf(const BrokerTables& tables, LeaseKey lease, const Waiter& waiter) {
   if (waiter.guarantee) {
     const GuaranteeWish& wish = *waiter.guarantee;
@@ -328,7 +321,7 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
     return std::any_of(candidates.begin(), candidates.end(),
                        [lease](const Candidate& candidate) { return candidate.lease == lease; });
   };
-  for (const LeaseKey lease : preemptible_.Movable()) {
+  for (const LeaseKey lease : preemptible_.MovableNow()) {
     if (lease == own || IsAsked(lease) || is_there(lease) || tables_.suspensions.contains(lease)) continue;
     const ReleaseRecord& record = *tables_.FindPreempted(lease);
     const std::optional<Broker::TimePoint> last_use = IdleSince(lease, record, kIdleForSuspension);
@@ -370,7 +363,7 @@ void GivingWay::AskLeases(WaiterId id, Waiter& waiter, const std::vector<Candida
     asks_.emplace(ReleaseId{++last_ask_}, Ask{.head = id,
                                               .card = waiter.card,
                                               .lease = candidate.lease,
-                                              .name = NameOf(tables_, candidate.lease),
+                                              .name = tables_.NameOf(candidate.lease),
                                               .runner = candidate.runner,
 
                                               .at_work = candidate.at_work,

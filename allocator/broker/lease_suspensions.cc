@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/broker_core.h"
+#include "allocator/broker/card_needs.h"
 #include "base/check.h"
 #include "lgpu/status.h"
 
@@ -30,22 +31,6 @@ std::set<SessionId> SessionsWithMemory(const BrokerTables& tables, LeaseKey leas
       return !entry.second.leaving && !entry.second.lent.is_zero();
     });
     if (has_any) found.insert(id);
-  }
-  return found;
-}
-
-// The sessions of the suspension that are still there. One that has given all of its memory back since then
-// is among them: its process is moved all the same.
-std::vector<SessionId> MovedSessions(const BrokerTables& tables, LeaseKey lease) {
-  std::vector<SessionId> found;
-  const auto suspension = tables.suspensions.find(lease);
-  if (suspension == tables.suspensions.end()) return found;
-  for (const SessionId id : suspension->second.sessions) {
-    const auto session = tables.sessions.find(id);
-    if (session == tables.sessions.end()) continue;
-    const bool is_ending = std::any_of(session->second.charges.begin(), session->second.charges.end(),
-                                       [](const auto& entry) { return entry.second.leaving; });
-    if (!is_ending) found.push_back(id);
   }
   return found;
 }
@@ -247,8 +232,11 @@ void LeaseSuspensions::DropGuarantees(LeaseKey lease) {
   suspension.after.clear();
 }
 
-Bytes LeaseSuspensions::Park(LeaseKey lease) {
+Bytes LeaseSuspensions::Park(LeaseKey lease, bool keeps_room) {
   BrokerLock lock(core_);
+  if (const auto found = core_.tables.suspensions.find(lease); found != core_.tables.suspensions.end()) {
+    found->second.keeps_room = keeps_room;
+  }
   return ParkLocked(lease);
 }
 
@@ -286,48 +274,11 @@ Bytes LeaseSuspensions::ParkLocked(LeaseKey lease) {
   return ParkedOf(lease);
 }
 
-// As the ledger rounds a guarantee.
-Bytes LeaseSuspensions::NeededOf(LogicalId device, Bytes bytes) const {
-  core_.mutex.AssertHeld();
-  const Bytes granule = core_.tables.GranuleOf(core_.tables.CardOf(device));
-  return RoundUp(std::min(bytes, core_.tables.ledger.View(device).limit), granule);
-}
-
-std::map<CardId, Bytes> LeaseSuspensions::NeedLocked(LeaseKey lease) const {
-  core_.mutex.AssertHeld();
-  std::map<LogicalId, Bytes> parked;
-  std::set<std::int64_t> pids;
-  for (const SessionId id : MovedSessions(core_.tables, lease)) {
-    pids.insert(core_.tables.sessions.at(id).pid);
-    for (const auto& [card, charge] : core_.tables.sessions.at(id).charges) {
-      for (const auto& [device, bytes] : charge.parked.held) parked[device] += bytes;
-    }
-  }
-  const Suspension& suspension = core_.tables.suspensions.at(lease);
-  for (const auto& [device, bytes] : suspension.needs) {
-    const bool is_needed = !pids.empty() && core_.tables.devices.contains(device);
-    if (is_needed) parked[device] += NeededOf(device, bytes);
-  }
-  std::map<CardId, Bytes> need;
-  for (const auto& [device, guarantee] : suspension.guarantees) {
-    const CardId card = core_.tables.CardOf(device);
-    const Bytes held = core_.tables.ledger.View(device).held();
-    const Bytes all = std::max(RoundUp(guarantee, core_.tables.GranuleOf(card)), held + parked[device]);
-    need[card] += SaturatingSub(all, held);
-  }
-  for (const auto& [of, bytes] : suspension.overheads) {
-    if (!pids.contains(of.second)) continue;  // it has ended meanwhile
-    need[of.first] += RoundUp(bytes, core_.tables.GranuleOf(of.first));
-  }
-  std::erase_if(need, [](const auto& entry) { return entry.second.is_zero(); });
-  return need;
-}
-
 std::map<CardId, Bytes> LeaseSuspensions::NeedOf(LeaseKey lease) const {
   BrokerLock lock(core_);
   const auto found = core_.tables.suspensions.find(lease);
   if (found == core_.tables.suspensions.end() || !found->second.is_parked) return {};
-  return NeedLocked(lease);
+  return CardNeeds(core_.tables, lease);
 }
 
 absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId> rooms) {
@@ -337,7 +288,7 @@ absl::Status LeaseSuspensions::TakeBack(LeaseKey lease, std::span<const WaiterId
     return absl::FailedPreconditionError("the lease is not suspended");
   }
   for (const WaiterId room : rooms) core_.guarantees.Free(room);
-  const std::map<CardId, Bytes> need = NeedLocked(lease);
+  const std::map<CardId, Bytes> need = CardNeeds(core_.tables, lease);
   for (const auto& [card, bytes] : need) {
     const Bytes free = core_.tables.ledger.View(card).free();
     if (bytes <= free) continue;
@@ -448,6 +399,7 @@ void LeaseSuspensions::Restore(LeaseKey lease, const Earlier& earlier) {
                 .was_parked = true,
                 .has_failed = earlier.has_failed,
                 .is_own = earlier.is_own,
+                .keeps_room = earlier.keeps_room,
                 .sessions = {},
                 .guarantees = earlier.guarantees,
                 .needs = {},

@@ -65,8 +65,9 @@ class LeaseSuspensions {
   /// Of the processes of Charges; their memory leaves the account with Park too.
   std::vector<Overhead> Overheads(LeaseKey lease) const;
   /// Returns the bytes. On cards whose memory is observed others get them as soon as a report shows that they
-  /// are free.
-  Bytes Park(LeaseKey lease);
+  /// are free. `keeps_room`: it gives way for others, and leases that never give way leave room for it
+  /// (KeptRoom).
+  Bytes Park(LeaseKey lease, bool keeps_room = false);
   /// What TakeBack needs of each card's free memory; no entry is zero.
   std::map<CardId, Bytes> NeedOf(LeaseKey lease) const;
   /// Takes it from what was set aside for `rooms` (Reservations) and from free memory. RESOURCE_EXHAUSTED: a
@@ -88,7 +89,8 @@ class LeaseSuspensions {
     std::vector<Overhead> overheads = {};
     std::map<LogicalId, Bytes> guarantees = {};
     bool has_failed = false;
-    bool is_own = false;  // as after BeginOwn
+    bool is_own = false;      // as after BeginOwn
+    bool keeps_room = false;  // as in Park
   };
   /// The lease's devices and sessions are restored, without guarantees and charges.
   void Restore(LeaseKey lease, const Earlier& earlier);
@@ -106,8 +108,6 @@ class LeaseSuspensions {
 
  private:
   absl::Status CheckMayBegin(LeaseKey lease) const;
-  std::map<CardId, Bytes> NeedLocked(LeaseKey lease) const;
-  Bytes NeededOf(LogicalId device, Bytes bytes) const;
   Bytes ParkedOf(LeaseKey lease) const;
   bool HasRequests(LeaseKey lease) const;
   std::size_t PlaceOf(LeaseKey lease) const;

@@ -79,7 +79,7 @@ std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::Answer& an
   }
   if (mine.charge && mine.phase == Waiter::Phase::kServed) {
     ++tables_.counters.charges;
-    answer.lent = charges_.Lend(mine, !waiting_.QueueOf(mine).empty());
+    answer.lent = charges_.Lend(mine, !waiting_.QueueOf(mine).empty() || admission_.IsKeptFrom(mine));
     return std::nullopt;
   }
   answer.ahead = mine.spec.ahead;

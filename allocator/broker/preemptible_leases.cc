@@ -32,7 +32,7 @@ std::set<LeaseKey> PreemptibleLeases::Movable() const {
     if (IsPreemptible(device)) leases.insert(device.spec.lease);
   }
   for (const auto& [id, device] : tables_.devices) {
-    if (device.spec.preallocate || !device.booked.is_zero()) leases.erase(device.spec.lease);
+    if (device.spec.preallocate) leases.erase(device.spec.lease);
   }
   std::map<LeaseKey, std::set<std::int64_t>> with_chunks;  // processes
   for (const auto& [id, session] : tables_.sessions) {
@@ -44,6 +44,14 @@ std::set<LeaseKey> PreemptibleLeases::Movable() const {
     const auto suspension = tables_.suspensions.find(lease);
     return suspension != tables_.suspensions.end() && suspension->second.is_parked;
   });
+  return leases;
+}
+
+std::set<LeaseKey> PreemptibleLeases::MovableNow() const {
+  std::set<LeaseKey> leases = Movable();
+  for (const auto& [id, device] : tables_.devices) {
+    if (!device.booked.is_zero()) leases.erase(device.spec.lease);
+  }
   return leases;
 }
 
@@ -68,7 +76,7 @@ PreemptibleLeases::Later PreemptibleLeases::YieldLater(const Waiter& waiter) con
 
 bool PreemptibleLeases::MayPreempt(const Waiter& waiter) const {
   if (waiter.guarantee) {
-    return waiter.guarantee->what == GuaranteeWish::For::kReservation &&
+    return waiter.guarantee->what == GuaranteeWish::For::kReservation && waiter.guarantee->spec.lease &&
            waiter.guarantee->spec.preemptible != Broker::Preemptible::kNever;
   }
   const SessionEntry& session = tables_.sessions.at(waiter.spec.session);

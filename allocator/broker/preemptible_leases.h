@@ -25,6 +25,8 @@ class PreemptibleLeases {
   bool SuspendsItself(LeaseKey lease) const;
   /// Those whose programs can be moved, as far as the broker knows, and are not in host memory.
   std::set<LeaseKey> Movable() const;
+  /// Of these, those that get no chunks at this moment.
+  std::set<LeaseKey> MovableNow() const;
   /// How much of the card's memory becomes free for the request when these have given way, some time: those
   /// that give way at work; the others too, if they are idle by then.
   struct Later {

@@ -47,8 +47,9 @@ void QueueScheduler::ServeQueue(CardId card) {
   for (bool again = !queue.empty(); again;) {
     again = false;
     const bool held_back = queue.turn().has_value();
+    const Bytes kept = admission_.KeptOn(card);
     for (const WaiterId id : queue.Order()) {
-      again |= admission_.AdmitFromQueue(id, waiting_.waiters.at(id));
+      again |= admission_.AdmitFromQueue(id, waiting_.waiters.at(id), kept);
       if (held_back && !queue.turn()) break;  // those before it are held back no more
     }
   }
@@ -60,7 +61,7 @@ bool QueueScheduler::MoveTurnOn(CardId card) {
   const Reach reach = ReachOf(card);
   if (queue.turn()) {
     const WaiterId id = queue.turn()->of;
-    AskForCard(id, card);
+    AskForCard(id, card, reach);
     if (MayBeServed(id, card, reach)) return false;
     queue.EndTurn(tables_.now());
     // No more of what is idle or on its way back comes.
@@ -89,9 +90,9 @@ bool QueueScheduler::MoveTurnOn(CardId card) {
   return victim.has_value();
 }
 
-QueueScheduler::Wish QueueScheduler::WishOf(WaiterId id) {
+QueueScheduler::Wish QueueScheduler::WishOf(WaiterId id, Bytes kept) {
   Waiter& waiter = waiting_.waiters.at(id);
-  return {.need = admission_.NeedOf(waiter),
+  return {.need = admission_.FreeFor(waiter, kept),
           .trims = waiter.need,
           .device = waiter.spec.device,
           .session = waiter.spec.session,
@@ -106,7 +107,8 @@ QueueScheduler::Reach QueueScheduler::ReachOf(CardId card) const {
     waiting.emplace(spec.device, spec.session);
   }
   const Bytes free = tables_.ledger.View(card).free();
-  Reach reach{.free = free, .coming_back = tables_.ComingBack(card), .most = free};
+  Reach reach{
+      .free = free, .coming_back = tables_.ComingBack(card), .most = free, .kept = admission_.KeptOn(card)};
   for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) {
     const DeviceEntry& device = tables_.devices.at(logical);
     const Ledger::LogicalView view = tables_.ledger.View(logical);
@@ -124,7 +126,7 @@ QueueScheduler::Reach QueueScheduler::ReachOf(CardId card) const {
 }
 
 bool QueueScheduler::MayBeServed(WaiterId id, CardId card, const Reach& reach) {
-  const Wish wish = WishOf(id);
+  const Wish wish = WishOf(id, reach.kept);
   if (wish.need <= (wish.patient ? reach.most : reach.free + reach.coming_back)) return true;
   const CardQueue& queue = waiting_.queues.at(card);
   if (queue.turn() && queue.turn()->of == id) {
@@ -133,9 +135,9 @@ bool QueueScheduler::MayBeServed(WaiterId id, CardId card, const Reach& reach) {
   return reach.idle && (!wish.trims.next_round || tables_.now() >= *wish.trims.next_round);
 }
 
-void QueueScheduler::AskForCard(WaiterId id, CardId card) {
-  const Wish wish = WishOf(id);
-  const Bytes missing = SaturatingSub(wish.need, tables_.ledger.View(card).free() + tables_.ComingBack(card));
+void QueueScheduler::AskForCard(WaiterId id, CardId card, const Reach& reach) {
+  const Wish wish = WishOf(id, reach.kept);
+  const Bytes missing = SaturatingSub(wish.need, reach.free + reach.coming_back);
   if (!missing.is_zero()) trims_.AskOnCard(wish.trims, card, wish.device, wish.session, missing);
 }
 
@@ -145,15 +147,18 @@ std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) {
   // A lease gives memory up while its program waits.
   if (giving_way_.HasHead(card) || giving_way_.WaitForLeases(card)) return std::nullopt;
   const Ledger::CardView memory = tables_.ledger.View(card);
+  const Bytes kept = admission_.KeptOn(card);
   std::map<SessionId, WaiterId> youngest;  // of each session that waits for the card
   std::set<std::pair<LogicalId, SessionId>> waiting;
   for (const WaiterId id : waiting_.queues.at(card).Order()) {
     const Waiter& waiter = waiting_.waiters.at(id);
     const Broker::GrowSpec& spec = waiter.spec;
     if (!spec.session) continue;  // it holds nothing
+    // It waits for one that gave way, and not for memory of another that waits.
+    if (admission_.NeedOf(waiter) <= memory.free() && !kept.is_zero()) return std::nullopt;
     // The user said how long a charge waits, and programs outside lgpu may end in that time.
     const bool foreign_serves =
-        !memory.foreign.is_zero() && SaturatingSub(WishOf(id).need, memory.free()) <= memory.foreign;
+        !memory.foreign.is_zero() && SaturatingSub(WishOf(id, kept).need, memory.free()) <= memory.foreign;
     if (waiter.charge && foreign_serves) return std::nullopt;
     youngest[spec.session] = std::max(youngest[spec.session], id);
     waiting.emplace(spec.device, spec.session);

@@ -31,6 +31,8 @@ namespace lgpu {
 ///
 /// Where idle leases give way for a request (GivingWay), what they give never enters the free memory that
 /// turns are about: the promise above is about the rest, and a request with a turn is not held back by it.
+/// Where room is kept for a lease that gave way (KeptRoom), a request of a lease that never gives way fits if
+/// it leaves as much.
 ///
 /// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
 class QueueScheduler {
@@ -55,7 +57,7 @@ class QueueScheduler {
  private:
   /// What a request in a card's queue waits for.
   struct Wish {
-    Bytes need;              // of the card's free memory
+    Bytes need;              // of the card's free memory, with what it leaves of that
     TrimTable::Need& trims;  // of the request
     LogicalId device;        // its own memory there is no help to it
     SessionId session;
@@ -66,16 +68,17 @@ class QueueScheduler {
     Bytes free;
     Bytes coming_back;
     Bytes most;         // if sessions that do not wait themselves gave back all that they hold
+    Bytes kept;         // as KeptOn
     bool idle = false;  // some sessions can be asked for idle memory
   };
   void ServeQueue(CardId card);
   /// Returns whether something changed.
   bool MoveTurnOn(CardId card);
-  Wish WishOf(WaiterId id);
+  Wish WishOf(WaiterId id, Bytes kept);
   Reach ReachOf(CardId card) const;
   bool MayBeServed(WaiterId id, CardId card, const Reach& reach);
   /// Asks sessions for idle memory that the request with the turn lacks.
-  void AskForCard(WaiterId id, CardId card);
+  void AskForCard(WaiterId id, CardId card, const Reach& reach);
   /// The youngest request, by a session that holds memory of the card, if all that do wait for the card. None
   /// while a charge waits that memory outside lgpu could serve: the programs there may end.
   std::optional<WaiterId> DeadlockVictim(CardId card);

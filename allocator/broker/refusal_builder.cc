@@ -35,6 +35,13 @@ std::string HolderAdvice(const Refusal& refusal, const std::string& owner) {
                       ", or wait longer");
 }
 
+void AddKeptAdvice(Refusal& refusal, const KeptRoom::Kept& kept) {
+  if (kept.bytes.is_zero()) return;
+  refusal.advice.push_back(
+      absl::StrCat("wait longer: ", FormatBytes(kept.bytes), " of the free memory is kept for lease ",
+                   kept.lease_name, ", which gave way and comes back; leases with --preemptible may use it"));
+}
+
 }  // namespace
 
 RefusalCause RefusalCause::OfBackend(const absl::Status& status, Bytes asked) {
@@ -156,6 +163,7 @@ Refusal RefusalBuilder::OfDevice(LogicalId id, const RefusalCause& cause) const 
   refusal.card_free = card.free();
   AddHolders(refusal, view.card, id);
   if (cause.reason == RefusalReason::kCard) {
+    AddKeptAdvice(refusal, cause.kept);
     for (const AskedLease& asked : cause.asked_leases) {
       refusal.advice.push_back(
           asked.was_idle ? absl::StrCat("ask for less: lease ", asked.name,
@@ -188,20 +196,21 @@ Refusal RefusalBuilder::OfCharge(const Waiter& waiter, RefusalCause cause) const
   return refusal;
 }
 
-absl::Status RefusalBuilder::OfGuarantee(const Waiter& waiter) const {
+absl::Status RefusalBuilder::OfGuarantee(const Waiter& waiter, const KeptRoom::Kept& kept) const {
   const GuaranteeWish& wish = *waiter.guarantee;
   if (wish.is_set_aside) {
     return absl::UnavailableError(
         "the device's own memory is still on its way back from a process that used it; try again later");
   }
   if (wish.what != GuaranteeWish::For::kResize) {
-    return RefusalStatus(OfNewDevice(wish.spec, wish.size.guarantee));
+    return RefusalStatus(OfNewDevice(wish.spec, wish.size.guarantee, kept));
   }
-  return RefusalStatus(
-      OfDevice(waiter.spec.device, {.reason = RefusalReason::kCard, .asked = wish.size.guarantee}));
+  return RefusalStatus(OfDevice(
+      waiter.spec.device, {.reason = RefusalReason::kCard, .asked = wish.size.guarantee, .kept = kept}));
 }
 
-Refusal RefusalBuilder::OfNewDevice(const Broker::DeviceSpec& spec, Bytes guarantee) const {
+Refusal RefusalBuilder::OfNewDevice(const Broker::DeviceSpec& spec, Bytes guarantee,
+                                    const KeptRoom::Kept& kept) const {
   const Ledger::CardView view = tables_.ledger.View(spec.card);
   Refusal refusal;
   refusal.reason = RefusalReason::kCard;
@@ -222,9 +231,9 @@ Refusal RefusalBuilder::OfNewDevice(const Broker::DeviceSpec& spec, Bytes guaran
   std::erase_if(refusal.holders, [&spec](const Refusal::Holder& holder) {
     return !spec.lease_name.empty() && holder.lease == spec.lease_name && holder.owner == spec.owner;
   });
-  if (!view.free().is_zero()) {
-    refusal.advice.push_back(absl::StrCat("ask for at most ", FormatBytesCut(view.free())));
-  }
+  AddKeptAdvice(refusal, kept);
+  const Bytes most = SaturatingSub(view.free(), kept.bytes);
+  if (!most.is_zero()) refusal.advice.push_back(absl::StrCat("ask for at most ", FormatBytesCut(most)));
   refusal.advice.emplace_back("use growth without a guarantee");
   if (!spec.lease_name.empty()) refusal.advice.push_back(HolderAdvice(refusal, spec.owner));
   return refusal;
@@ -246,7 +255,7 @@ std::string RefusalBuilder::DescribeForEveryUser(WaiterId id) const {
   return absl::StrCat("user ", waiter.user, "'s request for ", FormatBytes(waiter.spec.at_least));
 }
 
-std::string RefusalBuilder::OfWaitingLease(WaiterId id, WaiterId before) const {
+std::string RefusalBuilder::OfWaitingLease(WaiterId id, WaiterId before, Bytes kept) const {
   const Waiter& waiter = waiting_.waiters.at(id);
   const std::optional<CardQueue::Turn>& turn = waiting_.queues.at(waiter.card).turn();
   std::string text =
@@ -257,7 +266,11 @@ std::string RefusalBuilder::OfWaitingLease(WaiterId id, WaiterId before) const {
   } else if (turn) {
     absl::StrAppend(&text, "what becomes free is held back for it; ");
   }
-  absl::StrAppend(&text, FormatBytesCut(tables_.ledger.View(waiter.card).free()), " can be promised");
+  const Bytes free = tables_.ledger.View(waiter.card).free();
+  if (!kept.is_zero()) {
+    absl::StrAppend(&text, FormatBytes(std::min(kept, free)), " is kept for a lease that gave way; ");
+  }
+  absl::StrAppend(&text, FormatBytesCut(SaturatingSub(free, kept)), " can be promised");
   Refusal holders;
   AddHolders(holders, waiter.card, LogicalId());
   if (!holders.holders.empty()) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "allocator/broker/broker_tables.h"
+#include "allocator/broker/kept_room.h"
 #include "allocator/broker/waiting_requests.h"
 #include "lgpu/refusal.h"
 
@@ -21,6 +22,7 @@ struct RefusalCause {
   std::string detail = {};                    // what the backend said
   int turns = 0;                              // of the request in its card's queue
   std::vector<AskedLease> asked_leases = {};  // to give way for it
+  KeptRoom::Kept kept = {};                   // of the card's free memory
 
   /// For RESOURCE_EXHAUSTED of the backend. Its reason is kDescriptors if the status carries a Refusal of
   /// that reason, and kBackend otherwise.
@@ -40,14 +42,14 @@ class RefusalBuilder {
   Refusal OfCharge(const Waiter& waiter, RefusalCause cause) const;
   /// A request for a guarantee: RESOURCE_EXHAUSTED with a Refusal; UNAVAILABLE where the device has its new
   /// size and its own memory is still leaving.
-  absl::Status OfGuarantee(const Waiter& waiter) const;
+  absl::Status OfGuarantee(const Waiter& waiter, const KeptRoom::Kept& kept) const;
   /// What a lease waits for, in words for every user: names of leases are their owner's business. `before`:
-  /// the request that is served before it; none: it is the first.
-  std::string OfWaitingLease(WaiterId id, WaiterId before) const;
+  /// the request that is served before it; none: it is the first. `kept`: of the card's free memory.
+  std::string OfWaitingLease(WaiterId id, WaiterId before, Bytes kept) const;
 
  private:
   /// A device whose guarantee cannot be set aside.
-  Refusal OfNewDevice(const Broker::DeviceSpec& spec, Bytes guarantee) const;
+  Refusal OfNewDevice(const Broker::DeviceSpec& spec, Bytes guarantee, const KeptRoom::Kept& kept) const;
   void AddHolders(Refusal& refusal, CardId card, LogicalId except) const;
   /// Names the turn that holds back a request of this need, or says that the request's own were in vain.
   void AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const;

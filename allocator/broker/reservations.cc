@@ -48,7 +48,8 @@ std::optional<Reservations::Place> Reservations::View(WaiterId id) const {
   const std::vector<WaiterId> order = core_.waiting.QueueOf(found->second).Order();
   const auto place = static_cast<std::size_t>(std::find(order.begin(), order.end(), id) - order.begin());
   return Reservations::Place{
-      .text = core_.refusals.OfWaitingLease(id, place == 0 ? WaiterId() : order[place - 1]),
+      .text = core_.refusals.OfWaitingLease(id, place == 0 ? WaiterId() : order[place - 1],
+                                            core_.kept.Beside(found->second).bytes),
       .place = place + 1,
       .waiting = order.size()};
 }

@@ -107,7 +107,7 @@ Bytes LeaseTable::Park(LeaseKey key, const Parking& parking) {
     record.set_own_by_order(parking.is_by_order);
     // Before the memory is anybody's: a grant of it is behind this record in the journal.
     NoteLease(found->second);
-    parked = broker_.suspensions().Park(key) + parking.own_bytes;
+    parked = broker_.suspensions().Park(key, parking.preempted_at.has_value()) + parking.own_bytes;
   }
   Commit().IgnoreError();  // a grant commits it too
   return parked;
@@ -218,7 +218,8 @@ void LeaseTable::RestoreSuspensions() {
     if (!lease.suspended) continue;
     LeaseSuspensions::Earlier earlier{.charges = {},
                                       .has_failed = !lease.suspended->failed().empty(),
-                                      .is_own = lease.suspended->own_session_id() != 0};
+                                      .is_own = lease.suspended->own_session_id() != 0,
+                                      .keeps_room = lease.suspended->preempted_at_boottime_ns() != 0};
     for (const LeaseDevice& device : lease.devices) earlier.guarantees[device.id] = device.guarantee;
     for (const v1::JournalCharged& charge : lease.suspended->charges()) {
       earlier.charges.push_back({.session = SessionId{charge.session_id()},

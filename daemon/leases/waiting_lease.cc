@@ -43,7 +43,8 @@ std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
          .lease_name = request_.name(),
          .owner = UserName(request_.has_management() ? request_.owner_uid() : caller_.uid),
          .pid = caller_.session == nullptr ? 0 : caller_.session->process().pid,
-         .waker = waker_});
+         .waker = waker_,
+         .preemptible = FromProto(request_.preemptible())});
   }
   return std::nullopt;
 }

@@ -1,6 +1,7 @@
 // One user attacks an lgpud in each way that its sockets allow, while another user goes on making programs:
 // connect, create a lease, grow, end. Prints how long the honest user waited beside an attack and without
-// one, in one run. Fails if an honest step fails. Root only: it needs a second user.
+// one, in one run. Then one user's programs want all turns of a GPU beside the honest user's one. Fails if an
+// honest step fails. Root only: it needs a second user.
 //
 //   lgpu_attacks [--seconds N]     so long for each attack; default 2
 
@@ -24,6 +25,7 @@
 
 #include "lgpu/status.h"
 #include "proto/wire/connect.h"
+#include "tests/chaos/turn_attack.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/open_files_limit.h"
 #include "tests/support/raw_http2.h"
@@ -285,6 +287,7 @@ int Main(std::chrono::seconds seconds) {
   ok = Run("sessions without an end", Churn, seconds) && ok;
   ok = Run("sessions left behind", SessionsLeftBehind, seconds, /*open_files=*/256) && ok;
   ok = Run("none, again", {}, seconds) && ok;
+  ok = RunTurnAttack(kAttacker, /*turns=*/12) && ok;
   return ok ? 0 : 1;
 }
 

@@ -199,7 +199,7 @@ void TurnWorld::TakeOrders() {
 void TurnWorld::FinishMove(State& program) {
   if (now_ < program.move_ends) return;
   if (program.place == State::Place::kLeaves) {
-    broker_->suspensions().Park(program.lease());
+    broker_->suspensions().Park(program.lease(), /*keeps_room=*/true);
     broker_->releases().Answer(SessionId(), program.order->id, ReleaseOutcome::kDone).IgnoreError();
     program.place = State::Place::kHost;
     ++figures_.moves;

@@ -10,10 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "allocator/broker/lease_suspensions.h"
-#include "allocator/broker/reservations.h"
-#include "allocator/broker/session_releases.h"
-#include "tests/allocator/broker/charges_fixture.h"
+#include "tests/allocator/broker/preemption_fixture.h"
 
 namespace lgpu {
 namespace {
@@ -21,60 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr LeaseKey kAnn{1};
-constexpr LeaseKey kBob{2};
-constexpr LeaseKey kCyd{3};
-
-/// Cards of 1 GiB.
-class PreemptibleLeasesTest : public BrokerChargesTest {
- protected:
-  PreemptibleLeasesTest() : BrokerChargesTest(1_GiB) {}
-
-  LogicalId Add(LeaseKey lease, Broker::Preemptible preemptible = Broker::Preemptible::kIdle) {
-    const auto id = broker_->AddDevice({.card = Card(0),
-                                        .limit = 1_GiB,
-                                        .lease = lease,
-                                        .device_name = "/device:GPU:0",
-                                        .lease_name = "lease-" + std::to_string(lease.value),
-                                        .owner = "user-" + std::to_string(lease.value),
-                                        .preemptible = preemptible});
-    EXPECT_TRUE(id.ok()) << id.status();
-    return *id;
-  }
-  SessionId Program(std::uint64_t id, LeaseKey lease) {
-    const SessionId session{id};
-    broker_->AddSession(
-        session, {.pid = static_cast<std::int64_t>(1000 + id), .waker = wakers_[id], .waits_longer = true});
-    broker_->AttachSession(session, lease);
-    words_[id] = std::make_shared<Words>();
-    broker_->ShareAllowances(session, words_[id]);
-    return session;
-  }
-  void Charged(SessionId session, Bytes bytes) { ASSERT_TRUE(Charges(session, bytes)); }
-  void UsedBefore(LogicalId device, Broker::TimePoint::duration time) {
-    broker_->NoteLastUses({{.device = device, .at = now_ - time}});
-  }
-  std::vector<ReleaseOrder> TakeOrders() { return broker_->releases().TakeOrders(SessionId()); }
-  void Answer(const ReleaseOrder& order, ReleaseOutcome outcome) {
-    EXPECT_EQ(broker_->releases().Answer(SessionId(), order.id, outcome), absl::OkStatus());
-    Check();
-  }
-  /// As lgpud does.
-  void Suspend(const ReleaseOrder& order) {
-    ASSERT_EQ(broker_->suspensions().Begin(order.lease), absl::OkStatus());
-    broker_->suspensions().Park(order.lease);
-    Answer(order, ReleaseOutcome::kDone);
-  }
-  bool IsServed(const Broker::Answer& waiting) {
-    const std::optional<Broker::Answer> answer = broker_->TakeAnswer(*waiting.wait);
-    return answer && answer->status.ok();
-  }
-  void Pass(Broker::TimePoint::duration time) {
-    now_ += time;
-    broker_->Tick();
-    Check();
-  }
-};
+using PreemptibleLeasesTest = PreemptionFixture;
 
 TEST_F(PreemptibleLeasesTest, AnIdleOneIsSuspendedForAnotherAndItsMemoryIsForThatAlone) {
   const LogicalId ann = Add(kAnn);
@@ -94,6 +38,26 @@ TEST_F(PreemptibleLeasesTest, AnIdleOneIsSuspendedForAnotherAndItsMemoryIsForTha
   Suspend(orders[0]);
   EXPECT_TRUE(IsServed(waiting));
   EXPECT_LE(CardFree(), 524_MiB);
+}
+
+TEST_F(PreemptibleLeasesTest, ARequestWaitsForALeaseThatHasAllMemoryGuaranteed) {
+  const auto ann = broker_->AddDevice({.card = Card(0),
+                                       .limit = 1_GiB,
+                                       .guarantee = 1_GiB,
+                                       .lease = kAnn,
+                                       .device_name = "/device:GPU:0",
+                                       .lease_name = "lease-1",
+                                       .owner = "user-1",
+                                       .preemptible = Broker::Preemptible::kIdle});
+  ASSERT_TRUE(ann.ok());
+  Add(kBob);
+  Charged(Program(1, kAnn), 800_MiB);
+  UsedBefore(*ann, {});
+  const Broker::Answer waiting = Charge(Program(2, kBob), 500_MiB, seconds(30));
+  ASSERT_TRUE(waiting.wait) << "the lease gives way as soon as it is idle: " << waiting.status;
+  Pass(milliseconds(2100));
+  Suspend(TakeOrders().at(0));
+  EXPECT_TRUE(IsServed(waiting));
 }
 
 TEST_F(PreemptibleLeasesTest, AMoveThatOutlastsItsTimeKeepsNobodyBusy) {
@@ -243,7 +207,8 @@ TEST_F(PreemptibleLeasesTest, TheOneThatComesBackHasTheOtherSuspended) {
                                                        .bytes = 800_MiB,
                                                        .owner = "user-1",
                                                        .waker = waker,
-                                                       .preemptible = Broker::Preemptible::kIdle});
+                                                       .preemptible = Broker::Preemptible::kIdle,
+                                                       .lease = kAnn});
   EXPECT_TRUE(TakeOrders().empty()) << "the other is not idle";
   Pass(milliseconds(2100));
   const std::vector<ReleaseOrder> orders = TakeOrders();
@@ -376,8 +341,11 @@ TEST_F(PreemptibleLeasesTest, WhoIsServedHasItsTime) {
   Pass(seconds(10));
   Suspend(TakeOrders().at(0));
   ASSERT_TRUE(IsServed(waiting));
-  broker_->reservations().Queue(
-      {.card = Card(0), .bytes = 800_MiB, .owner = "user-1", .preemptible = Broker::Preemptible::kAlways});
+  broker_->reservations().Queue({.card = Card(0),
+                                 .bytes = 800_MiB,
+                                 .owner = "user-1",
+                                 .preemptible = Broker::Preemptible::kAlways,
+                                 .lease = kAnn});
   for (int i = 0; i < 18; ++i) {
     UsedBefore(bob, {});
     Pass(milliseconds(500));

@@ -132,9 +132,10 @@ TEST_F(RefusalBuilderTest, AWaitingLeaseIsToldUsersAndNoNamesOfLeases) {
   };
   const WaiterId first = wait("cyd", 100_MiB);
   const WaiterId second = wait("ann", 80_MiB);
-  const std::string text = refusals_.OfWaitingLease(second, first);
+  const std::string text = refusals_.OfWaitingLease(second, first, /*kept=*/2_MiB);
   EXPECT_THAT(text, HasSubstr("behind user cyd's request"));
   EXPECT_THAT(text, HasSubstr("user bob has most"));
+  EXPECT_THAT(text, HasSubstr("2.00MiB is kept for a lease that gave way"));
   EXPECT_THAT(text, Not(HasSubstr("secret")));
 }
 

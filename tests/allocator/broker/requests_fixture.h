@@ -9,6 +9,7 @@
 #include "allocator/broker/chunk_table.h"
 #include "allocator/broker/giving_way.h"
 #include "allocator/broker/guarantees.h"
+#include "allocator/broker/kept_room.h"
 #include "allocator/broker/pending_requests.h"
 #include "allocator/broker/queue_scheduler.h"
 #include "allocator/broker/refusal_builder.h"
@@ -74,9 +75,11 @@ class RequestsFixture : public TablesFixture {
   RefusalBuilder refusals_{tables_, waiting_};
   TrimRequests trims_{tables_};
   Guarantees guarantees_{tables_, waiting_};
-  Admission admission_{tables_, waiting_, chunks_, charges_, trims_, guarantees_, refusals_};
   OverheadTable overheads_{tables_};
   PreemptibleLeases preemptible_{tables_, overheads_};
+  KeptRoom kept_{tables_, waiting_, preemptible_};
+  Admission admission_{tables_,     waiting_,     chunks_, charges_, trims_,
+                       guarantees_, preemptible_, kept_,   refusals_};
   GivingWay giving_way_{tables_, waiting_, guarantees_, trims_, admission_, preemptible_};
   QueueScheduler scheduler_{tables_, waiting_, charges_, trims_, admission_, giving_way_};
   PendingRequests requests_{tables_, waiting_, charges_, admission_, scheduler_};

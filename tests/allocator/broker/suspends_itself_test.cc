@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "allocator/broker/lease_suspensions.h"
@@ -56,6 +57,21 @@ TEST_F(SuspendsItselfTest, WhatAProgramNeedsToComeBackIsGuaranteedUntilItIsBack)
     ASSERT_TRUE(broker_->Return(ann, device, std::vector<ChunkId>{chunk.id}).ok());
   }
   EXPECT_EQ(CardFree(), free - 64_MiB) << "its guarantee is as before";
+}
+
+TEST_F(SuspendsItselfTest, WhatIsGuaranteedForAWhileMakesNoRequestHopeless) {
+  const LogicalId device = Add(1_GiB);
+  const SessionId ann = Session(1, kMovingLease);
+  ASSERT_EQ(suspensions().BeginOwn(kMovingLease, ann, {{device, 600_MiB}}), absl::OkStatus());
+  suspensions().Park(kMovingLease);
+  ASSERT_EQ(suspensions().TakeBack(kMovingLease, {}), absl::OkStatus());
+  const LogicalId other = Device(1_GiB, LeaseKey{2});
+  const Broker::Answer waiting = Grow(Session(2, LeaseKey{2}), other, 700_MiB, seconds(60));
+  ASSERT_TRUE(waiting.wait) << waiting.status;
+  suspensions().End(kMovingLease);
+  Check();
+  const std::optional<Broker::Answer> answer = broker_->TakeAnswer(*waiting.wait);
+  EXPECT_TRUE(answer && answer->status.ok()) << "the program took none of it";
 }
 
 TEST_F(SuspendsItselfTest, WhatItNeedsIsRoundedAsGuaranteesAre) {

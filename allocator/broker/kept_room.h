@@ -1,0 +1,45 @@
+#ifndef LGPU_ALLOCATOR_BROKER_KEPT_ROOM_H_
+#define LGPU_ALLOCATOR_BROKER_KEPT_ROOM_H_
+
+#include <string>
+
+#include "allocator/broker/broker_tables.h"
+#include "allocator/broker/preemptible_leases.h"
+#include "allocator/broker/waiting_requests.h"
+
+namespace lgpu {
+
+/// KeptRoom is what a card keeps for leases that gave way and are in host memory: a request of a lease that
+/// never gives way leaves so much free that the largest of them fits, once all that can give way have done
+/// so. Without it leases that never give way would take what others gave up, one after the other, and who
+/// gave way would stay in host memory until they end. Leases that were suspended by request have no room
+/// kept.
+///
+/// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
+class KeptRoom {
+ public:
+  KeptRoom(const BrokerTables& tables, const WaitingRequests& waiting, const PreemptibleLeases& preemptible)
+      : tables_(tables), waiting_(waiting), preemptible_(preemptible) {}
+
+  struct Kept {
+    Bytes bytes;             // of the card's free memory
+    std::string lease_name;  // of the lease that needs most
+  };
+  Kept On(CardId card) const;
+  /// The request is one of a lease that never gives way.
+  bool IsFrom(const Waiter& waiter) const;
+  /// What the request leaves free.
+  Kept Beside(const Waiter& waiter) const { return IsFrom(waiter) ? On(waiter.card) : Kept(); }
+
+ private:
+  /// What the card has more when all that can give way have done so.
+  Bytes YieldOf(CardId card) const;
+
+  const BrokerTables& tables_;
+  const WaitingRequests& waiting_;
+  const PreemptibleLeases& preemptible_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_BROKER_KEPT_ROOM_H_
