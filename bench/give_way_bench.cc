@@ -174,7 +174,7 @@ absl::Status Run(int rounds) {
               static_cast<unsigned long long>(kRequest.count() >> 20), rounds, Load().c_str());
   with_asking.Print("freed by the hook of a lease that was asked");
   without.Print("freed by a program of its own accord");
-  std::printf("  %d times: its holder gave way, and freed all of its 64 MiB\n", suspensions);
+  std::printf("from the free of 64 MiB, %d times\n", suspensions);
   suspended.Print("freed by a program that lgpud suspends");
   std::printf("  goal: at most %.0f ms after the free\n", kGoalMs);
   return absl::OkStatus();

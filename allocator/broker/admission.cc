@@ -113,8 +113,14 @@ void Admission::AdmitGrowing(WaiterId id, Waiter& waiter) {
   }
   const bool held_back = verdict.shortage == Ledger::Shortage::kNone && queue.turn() &&
                          !tables_.ledger.NeedOf(logical, bytes).is_zero();
-  const bool is_kept = verdict.shortage == Ledger::Shortage::kNone &&
-                       !LeavesRoom(waiter, tables_.ledger.NeedOf(logical, bytes));
+  const auto is_kept_now = [&] {
+    return verdict.shortage == Ledger::Shortage::kNone &&
+           !LeavesRoom(waiter, tables_.ledger.NeedOf(logical, bytes));
+  };
+  bool is_kept = is_kept_now();
+  if (is_kept && !waiter.spec.ahead && charges_.TakeAllowances(device.spec.card, LeaseKey())) {
+    is_kept = is_kept_now();
+  }
   if (held_back || is_kept || verdict.shortage == Ledger::Shortage::kCard) {
     WaitForCard(id, waiter, verdict.hopeless, held_back);
     return;
@@ -213,7 +219,11 @@ void Admission::AdmitCharge(WaiterId id, Waiter& waiter) {
   }
   const bool held_back = split.verdict.shortage == Ledger::Shortage::kNone &&
                          waiting_.queues.at(card).turn() && !split.need.is_zero();
-  const bool is_kept = split.verdict.shortage == Ledger::Shortage::kNone && !LeavesRoom(waiter, split.need);
+  bool is_kept = split.verdict.shortage == Ledger::Shortage::kNone && !LeavesRoom(waiter, split.need);
+  if (is_kept && charges_.TakeAllowances(card, LeaseKey())) {
+    split = charges_.SplitOf(waiter);
+    is_kept = split.verdict.shortage == Ledger::Shortage::kNone && !LeavesRoom(waiter, split.need);
+  }
   if (held_back || is_kept || split.verdict.shortage == Ledger::Shortage::kCard) {
     if (waiter.is_patient) waiter.spec.deadline = waiter.charge->card_deadline;
     WaitForCard(id, waiter, split.verdict.hopeless && !waiter.charge->is_retry, held_back);
@@ -249,7 +259,8 @@ bool Admission::HasPassingGuarantees(CardId card) const {
     if (!suspension.comes_back_by_itself()) return false;
     return std::any_of(suspension.after.begin(), suspension.after.end(), [&](const auto& guarantee) {
       const auto device = tables_.devices.find(guarantee.first);
-      return device != tables_.devices.end() && device->second.spec.card == card;
+      return device != tables_.devices.end() && device->second.spec.card == card &&
+             tables_.ledger.View(guarantee.first).guarantee > guarantee.second;
     });
   });
 }

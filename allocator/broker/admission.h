@@ -64,9 +64,10 @@ class Admission {
   Bytes NeedOf(const Waiter& waiter) const;
   /// What requests of leases that never give way leave of the card's free memory.
   Bytes KeptOn(CardId card) const { return kept_.On(card).bytes; }
-  bool IsKeptFrom(const Waiter& waiter) const { return !kept_.Beside(waiter).bytes.is_zero(); }
-  /// What the card has to have free for it: what it takes, and of `kept` what it leaves.
+  /// What has to be free for the request: its need, and `kept` (KeptOn its card) where it leaves room.
   Bytes FreeFor(const Waiter& waiter, Bytes kept) const;
+  /// If the request takes so much of what is free, as much is left as it has to leave.
+  bool LeavesRoom(const Waiter& waiter, Bytes need) const;
   /// Spare chunks that are enough for the request are there or being made, beside those that are made for
   /// other requests. It is served from them even with timeout 0.
   bool IsBeingMade(const Waiter& waiter) const;
@@ -101,8 +102,6 @@ class Admission {
   /// A request is served for which bytes were set aside.
   void NoteServed(const Waiter& waiter, Bytes aside);
   Bytes WholeNeedOf(const Waiter& waiter) const;
-  /// The request, which takes so much of what is free, leaves as much as it has to.
-  bool LeavesRoom(const Waiter& waiter, Bytes need) const;
   /// Whether the request may wait for idle memory of other sessions; puts its deadline off for that.
   bool MayAsk(Waiter& waiter) const;
 

@@ -64,6 +64,7 @@ std::vector<Broker::CardInfo> Broker::Cards() const {
                                                  .card = card,
                                                  .view = core.tables.ledger.View(id),
                                                  .draining = core.tables.Leaving(id),
+                                                 .kept = core.admission.KeptOn(id),
                                                  .queue = core.scheduler.QueueOf(id)});
     if (const auto* const outsiders = core.overheads.OutsidersOf(id)) {
       info.observed = true;
@@ -82,7 +83,8 @@ std::vector<const Broker::CardInfo*> Broker::ByRoom(std::vector<const CardInfo*>
   const auto room = [&](const CardInfo* info) {
     const auto found = planned.find(info->id);
     const double taken = found == planned.end() ? 0 : static_cast<double>(found->second.count());
-    return static_cast<double>(info->view.free().count()) - taken;
+    const Bytes free = SaturatingSub(info->view.free(), info->kept);
+    return static_cast<double>(free.count()) - taken;
   };
   std::stable_sort(candidates.begin(), candidates.end(),
                    [&](const CardInfo* a, const CardInfo* b) { return room(a) > room(b); });

@@ -124,12 +124,14 @@ class Broker {
     TimePoint since;
     int turns = 0;                            // that are over
     std::optional<TimePoint> turn_ends = {};  // it has its turn
+    bool waits_for_kept = false;              // the card has enough, but keeps it for a lease that gave way
   };
   struct CardInfo {
     CardId id;
     BrokerCard card;
     Ledger::CardView view;
     Bytes draining;                                           // leaving, of all its logical devices
+    Bytes kept = {};                                          // for a lease that gave way, of what is free
     std::vector<Queued> queue = {};                           // in the order in which they are served
     bool observed = false;                                    // the driver tells what is used
     std::vector<DeviceMemory::ProcessMemory> outsiders = {};  // processes without a session on it
@@ -138,8 +140,8 @@ class Broker {
   /// The largest limit of a growing device on the card.
   static Bytes WholeCard(const CardInfo& card);
   /// Spreads the devices of a lease over cards: `candidates` with the one that has the most room first. Room
-  /// is what is free, less what is `planned` there for this lease; of cards with the same room the earlier
-  /// one stays first.
+  /// is what is free and not kept, less what is `planned` there for this lease; of cards with the same room
+  /// the earlier one stays first.
   static std::vector<const CardInfo*> ByRoom(std::vector<const CardInfo*> candidates,
                                              const std::map<CardId, Bytes>& planned);
 

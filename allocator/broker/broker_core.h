@@ -54,9 +54,9 @@ struct BrokerCore {
   ChargeTable charges ABSL_GUARDED_BY(mutex){tables};
   RefusalBuilder refusals ABSL_GUARDED_BY(mutex){tables, waiting};
   TrimRequests trims ABSL_GUARDED_BY(mutex){tables};
-  Guarantees guarantees ABSL_GUARDED_BY(mutex){tables, waiting};
   OverheadTable overheads ABSL_GUARDED_BY(mutex){tables};
   PreemptibleLeases preemptible ABSL_GUARDED_BY(mutex){tables, overheads};
+  Guarantees guarantees ABSL_GUARDED_BY(mutex){tables, waiting, preemptible};
   KeptRoom kept ABSL_GUARDED_BY(mutex){tables, waiting, preemptible};
   Admission admission ABSL_GUARDED_BY(mutex){tables,     waiting,     chunks, charges, trims,
                                              guarantees, preemptible, kept,   refusals};

@@ -36,8 +36,16 @@ void Broker::RemoveSession(SessionId session) {
   if (entry == nullptr) return;
   LGPU_CHECK(entry->chunks.empty() && entry->waiting.empty() && entry->held.is_zero());
   core.trims.Stop(session);
-  for (const CardId card : core.overheads.Refund(*entry)) core.scheduler.Serve(card);
+  const LeaseKey lease = entry->lease;
+  auto freed = core.overheads.Refund(*entry);
   core.tables.sessions.erase(session);
+  // A suspended lease needs less without it, and less room is kept.
+  if (core.tables.suspensions.contains(lease)) {
+    for (const auto& [id, device] : core.tables.devices) {
+      if (device.spec.lease == lease) freed.insert(device.spec.card);
+    }
+  }
+  for (const CardId card : freed) core.scheduler.Serve(card);
 }
 
 Bytes Broker::Held(SessionId session) const {

@@ -59,6 +59,7 @@ struct DeviceEntry {
   std::map<SessionId, Bytes> leaving_by;  // chunks: part of held_by
   std::deque<WaiterId> limit_waiters;
   bool removed = false;
+  bool is_aside_for_preemptible = false;  // of a request, as PreemptibleLeases::CanBeTakenBack tells
   Bytes lent;  // charges of all sessions: part of what the ledger has granted, or leaving
   std::optional<Broker::TimePoint> last_use = {};  // of its lease's programs; none: not known
   std::chrono::milliseconds idle_after{};          // as in Broker::LastUse
@@ -92,6 +93,7 @@ struct Suspension {
   bool has_failed = false;                // it is parked for good
   bool is_own = false;                    // its program moves itself, and keeps its contexts on the cards
   bool keeps_room = false;                // while it is parked, for others: as in KeptRoom
+  std::map<CardId, Bytes> held_before;    // of a program that moves itself: KeptRoom keeps no more
   std::set<SessionId> sessions;           // that had memory at its begin: their processes are moved
   std::map<LogicalId, Bytes> guarantees;  // while it is parked: of its devices, which have none then
   // Of a program that moves itself by order: what it needs of each device to come back. From TakeBack to End

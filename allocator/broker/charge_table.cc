@@ -9,7 +9,6 @@ namespace lgpu {
 namespace {
 
 // The most that a program may have lent and unused.
-constexpr Bytes kMostAllowance(std::uint64_t{64} << 20);
 // Of the limit, for all processes of a lease together.
 constexpr std::uint64_t kAllowanceShare = 8;
 

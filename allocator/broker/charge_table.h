@@ -17,6 +17,8 @@ namespace lgpu {
 /// Not thread-safe: the broker's lock guards it. The tables outlive it.
 class ChargeTable {
  public:
+  static constexpr Bytes kMostAllowance{std::uint64_t{64} << 20};  // of one session on a card
+
   explicit ChargeTable(BrokerTables& tables) : tables_(tables) {}
 
   /// How a charge that waits or is asked for would be taken from the devices of its lease: the granules that

@@ -228,13 +228,15 @@ bool GivingWay::IsSureToBeServed(const Waiter& waiter, Bytes lacking) const {
 
 void GivingWay::AskNext(CardId card) {
   if (waiting_.give_way_wait.count() == 0 || waiting_.queues.at(card).empty() || !CanAnyGive()) return;
+  const Bytes kept = admission_.KeptOn(card);
   for (const WaiterId id : HeadOrder(card)) {
     Waiter& waiter = waiting_.waiters.at(id);
     if (!MayBeHead(waiter)) continue;
-    const Bytes lacking =
-        SaturatingSub(admission_.NeedOf(waiter), tables_.ledger.View(card).free() + tables_.ComingBack(card));
+    const Bytes wanted = admission_.FreeFor(waiter, kept);
+    const Bytes lacking = SaturatingSub(wanted, tables_.ledger.View(card).free() + tables_.ComingBack(card));
     if (lacking.is_zero()) continue;
-    const std::vector<Candidate> chosen = Choose(CandidatesFor(waiter), lacking);
+    const bool leaves_room = wanted > admission_.NeedOf(waiter);
+    const std::vector<Candidate> chosen = Choose(CandidatesFor(waiter, leaves_room), lacking);
     if (chosen.empty() && IsSureToBeServed(waiter, lacking)) return;
     if (chosen.empty()) continue;
     // Idle chunks cost their holder less than a hook does.
@@ -293,7 +295,7 @@ bool GivingWay::HasWorkedEnough(LeaseKey lease, const ReleaseRecord& record) con
   return now >= record.runs_since + std::max<Broker::TimePoint::duration>(waiting_.min_run, 10 * record.took);
 }
 
-std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter) {
+std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter, bool leaves_room) {
   std::vector<Candidate> candidates;
   const LeaseKey own = LeaseOf(tables_, waiter);
   for (const auto& [id, session] : tables_.sessions) {
@@ -301,6 +303,8 @@ std::vector<GivingWay::Candidate> GivingWay::CandidatesFor(const Waiter& waiter)
     if (!session.runs_release || !lease || lease == own) continue;
     const bool was_asked = std::any_of(waiter.asked_leases.begin(), waiter.asked_leases.end(),
                                        [lease](const AskedLease& asked) { return asked.lease == lease; });
+    // Room is kept for what it frees, too.
+    if (leaves_room && preemptible_.IsMovable(lease)) continue;
     if (was_asked || IsAsked(lease) || LeaseWaits(lease) || tables_.suspensions.contains(lease)) continue;
     const std::optional<Broker::TimePoint> last_use = IdleSince(lease, session.release, kIdleAfter);
     if (!last_use) continue;

@@ -141,7 +141,8 @@ class GivingWay {
   std::vector<WaiterId> HeadOrder(CardId card) const;
   /// Leases that give way at work will suffice: no request behind it takes what they have.
   bool IsSureToBeServed(const Waiter& waiter, Bytes lacking) const;
-  std::vector<Candidate> CandidatesFor(const Waiter& waiter);
+  /// `leaves_room`: as KeptRoom says.
+  std::vector<Candidate> CandidatesFor(const Waiter& waiter, bool leaves_room);
   bool IsAsked(LeaseKey lease) const;
   /// Idle for long enough after what is known of it, and no request of it waits: since when.
   std::optional<Broker::TimePoint> IdleSince(LeaseKey lease, const ReleaseRecord& record,

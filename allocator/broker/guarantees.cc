@@ -65,6 +65,7 @@ absl::Status Guarantees::SetAsideForLease(WaiterId id, const Waiter& waiter) {
                                 .lease = {},
                                 .lease_name = waiter.guarantee->spec.lease_name,
                                 .owner = waiter.user};
+  tables_.devices[made].is_aside_for_preemptible = preemptible_.CanBeTakenBack(waiter);
   waiting_.set_aside.emplace(id, made);
   return absl::OkStatus();
 }
@@ -90,6 +91,7 @@ void Guarantees::SetMoreAside(WaiterId id, Waiter& waiter, Bytes more) {
   DeviceEntry& device = tables_.devices[*made];
   device.spec = {.card = waiter.card, .limit = waiter.aside, .guarantee = waiter.aside, .lease = {}};
   device.spec.owner = waiter.user;
+  device.is_aside_for_preemptible = preemptible_.CanBeTakenBack(waiter);
   if (waiter.guarantee) device.spec.lease_name = waiter.guarantee->spec.lease_name;
   if (waiter.spec.device) device.spec.lease_name = tables_.devices.at(waiter.spec.device).spec.lease_name;
   waiting_.set_aside.emplace(id, *made);

@@ -3,6 +3,7 @@
 
 #include "absl/status/status.h"
 #include "allocator/broker/broker_tables.h"
+#include "allocator/broker/preemptible_leases.h"
 #include "allocator/broker/waiting_requests.h"
 
 namespace lgpu {
@@ -13,7 +14,8 @@ namespace lgpu {
 /// Not thread-safe: the broker's lock guards it. The tables outlive it.
 class Guarantees {
  public:
-  Guarantees(BrokerTables& tables, WaitingRequests& waiting) : tables_(tables), waiting_(waiting) {}
+  Guarantees(BrokerTables& tables, WaitingRequests& waiting, const PreemptibleLeases& preemptible)
+      : tables_(tables), waiting_(waiting), preemptible_(preemptible) {}
 
   /// Does what a request for a guarantee asks for: makes the device, gives it its new size, or sets the bytes
   /// aside for a lease. The chunks of a new preallocated device are charged. RESOURCE_EXHAUSTED: the card has
@@ -36,6 +38,7 @@ class Guarantees {
 
   BrokerTables& tables_;
   WaitingRequests& waiting_;
+  const PreemptibleLeases& preemptible_;
 };
 
 }  // namespace lgpu

@@ -1,19 +1,17 @@
 #ifndef LGPU_ALLOCATOR_BROKER_KEPT_ROOM_H_
 #define LGPU_ALLOCATOR_BROKER_KEPT_ROOM_H_
 
-#include <string>
-
 #include "allocator/broker/broker_tables.h"
 #include "allocator/broker/preemptible_leases.h"
 #include "allocator/broker/waiting_requests.h"
 
 namespace lgpu {
 
-/// KeptRoom is what a card keeps for leases that gave way and are in host memory: a request of a lease that
-/// never gives way leaves so much free that the largest of them fits, once all that can give way have done
-/// so. Without it leases that never give way would take what others gave up, one after the other, and who
-/// gave way would stay in host memory until they end. Leases that were suspended by request have no room
-/// kept.
+/// KeptRoom is what a card keeps for leases that gave way and are in host memory: a request whose
+/// memory cannot be taken back leaves so much free that the largest of them fits, once all that can give way
+/// have done so. Without it leases that never give way would take what others gave up, one after the other,
+/// and who gave way would stay in host memory until they end. Leases that were suspended by request have no
+/// room kept.
 ///
 /// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
 class KeptRoom {
@@ -22,14 +20,17 @@ class KeptRoom {
       : tables_(tables), waiting_(waiting), preemptible_(preemptible) {}
 
   struct Kept {
-    Bytes bytes;             // of the card's free memory
-    std::string lease_name;  // of the lease that needs most
+    Bytes bytes;     // of the card's free memory; more than all of it while programs outside lgpu have some
+    LeaseKey lease;  // that needs most
   };
   Kept On(CardId card) const;
-  /// The request is one of a lease that never gives way.
-  bool IsFrom(const Waiter& waiter) const;
+  /// The request has to leave room: what it gets cannot be taken back.
+  bool IsFrom(const Waiter& waiter) const { return !preemptible_.CanBeTakenBack(waiter); }
   /// What the request leaves free.
-  Kept Beside(const Waiter& waiter) const { return IsFrom(waiter) ? On(waiter.card) : Kept(); }
+  Kept Beside(const Waiter& waiter) const {
+    const bool is_kept = !tables_.suspensions.empty() && IsFrom(waiter);
+    return is_kept ? On(waiter.card) : Kept();
+  }
 
  private:
   /// What the card has more when all that can give way have done so.

@@ -123,7 +123,8 @@ absl::Status LeaseSuspensions::Begin(LeaseKey lease) {
 }
 
 absl::Status LeaseSuspensions::BeginOwn(LeaseKey lease, SessionId session,
-                                        const std::map<LogicalId, Bytes>& needs) {
+                                        const std::map<LogicalId, Bytes>& needs,
+                                        const std::map<LogicalId, Bytes>& held_before) {
   BrokerLock lock(core_);
   LGPU_RETURN_IF_ERROR(CheckMayBegin(lease));
   if (!SessionsWithMemory(core_.tables, lease).empty()) {
@@ -134,6 +135,9 @@ absl::Status LeaseSuspensions::BeginOwn(LeaseKey lease, SessionId session,
   suspension.is_own = true;
   suspension.sessions.insert(session);
   suspension.needs = needs;
+  for (const auto& [device, bytes] : held_before) {
+    if (core_.tables.devices.contains(device)) suspension.held_before[core_.tables.CardOf(device)] += bytes;
+  }
   return absl::OkStatus();
 }
 
@@ -378,6 +382,7 @@ void LeaseSuspensions::Fail(LeaseKey lease) {
   ParkLocked(lease);
   found->second.has_failed = true;
   AdmitAgain(lease);
+  for (const CardId card : CardsOf(core_.tables, lease)) core_.scheduler.Serve(card);  // no room is kept
 }
 
 void LeaseSuspensions::AdmitAgain(LeaseKey lease) {
@@ -400,6 +405,7 @@ void LeaseSuspensions::Restore(LeaseKey lease, const Earlier& earlier) {
                 .has_failed = earlier.has_failed,
                 .is_own = earlier.is_own,
                 .keeps_room = earlier.keeps_room,
+                .held_before = {},
                 .sessions = {},
                 .guarantees = earlier.guarantees,
                 .needs = {},

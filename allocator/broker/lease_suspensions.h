@@ -42,7 +42,10 @@ class LeaseSuspensions {
   ///
   /// `needs`: what it needs of each device to come back. TakeBack then takes as much, and guarantees it until
   /// End. Without it the program asks for its memory as for any other.
-  absl::Status BeginOwn(LeaseKey lease, SessionId session, const std::map<LogicalId, Bytes>& needs = {});
+  ///
+  /// `held_before`: what the lease's devices held, as the account had it: the program says its needs.
+  absl::Status BeginOwn(LeaseKey lease, SessionId session, const std::map<LogicalId, Bytes>& needs = {},
+                        const std::map<LogicalId, Bytes>& held_before = {});
   /// The sessions of the lease that hold chunks; none where others have memory in charges.
   std::vector<SessionId> ChunkHolders(LeaseKey lease) const;
   /// What each device of the lease holds.

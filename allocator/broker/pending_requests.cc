@@ -79,7 +79,8 @@ std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::Answer& an
   }
   if (mine.charge && mine.phase == Waiter::Phase::kServed) {
     ++tables_.counters.charges;
-    answer.lent = charges_.Lend(mine, !waiting_.QueueOf(mine).empty() || admission_.IsKeptFrom(mine));
+    answer.lent = charges_.Lend(
+        mine, !waiting_.QueueOf(mine).empty() || !admission_.LeavesRoom(mine, ChargeTable::kMostAllowance));
     return std::nullopt;
   }
   answer.ahead = mine.spec.ahead;

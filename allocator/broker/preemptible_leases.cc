@@ -47,6 +47,21 @@ std::set<LeaseKey> PreemptibleLeases::Movable() const {
   return leases;
 }
 
+bool PreemptibleLeases::IsMovable(LeaseKey lease) const {
+  if (!Contains(lease)) return false;
+  for (const auto& [id, device] : tables_.devices) {
+    if (device.spec.lease == lease && device.spec.preallocate) return false;
+  }
+  std::set<std::int64_t> with_chunks;  // processes
+  for (const auto& [id, session] : tables_.sessions) {
+    if (session.lease != lease || session.chunks.empty()) continue;
+    with_chunks.insert(session.pid);
+    if (!session.suspends_itself || with_chunks.size() > 1) return false;
+  }
+  const auto suspension = tables_.suspensions.find(lease);
+  return suspension == tables_.suspensions.end() || !suspension->second.is_parked;
+}
+
 std::set<LeaseKey> PreemptibleLeases::MovableNow() const {
   std::set<LeaseKey> leases = Movable();
   for (const auto& [id, device] : tables_.devices) {
@@ -74,16 +89,19 @@ PreemptibleLeases::Later PreemptibleLeases::YieldLater(const Waiter& waiter) con
   return later;
 }
 
-bool PreemptibleLeases::MayPreempt(const Waiter& waiter) const {
-  if (waiter.guarantee) {
-    return waiter.guarantee->what == GuaranteeWish::For::kReservation && waiter.guarantee->spec.lease &&
-           waiter.guarantee->spec.preemptible != Broker::Preemptible::kNever;
-  }
+bool PreemptibleLeases::CanBeTakenBack(const Waiter& waiter) const {
+  if (waiter.guarantee) return waiter.guarantee->spec.preemptible != Broker::Preemptible::kNever;
   const SessionEntry& session = tables_.sessions.at(waiter.spec.session);
-  if (!waiter.charge && !session.suspends_itself) return false;
-  const LeaseKey own = session.lease;
-  const ReleaseRecord* const record = tables_.FindPreempted(own);
-  return record != nullptr && tables_.now() >= record->rests_until && Movable().contains(own);
+  return (waiter.charge || session.suspends_itself) && IsMovable(session.lease);
+}
+
+bool PreemptibleLeases::MayPreempt(const Waiter& waiter) const {
+  if (!CanBeTakenBack(waiter)) return false;
+  if (waiter.guarantee) {
+    return waiter.guarantee->what == GuaranteeWish::For::kReservation && waiter.guarantee->spec.lease;
+  }
+  const ReleaseRecord* const record = tables_.FindPreempted(tables_.sessions.at(waiter.spec.session).lease);
+  return record != nullptr && tables_.now() >= record->rests_until;
 }
 
 bool PreemptibleLeases::GivesWayAtWork(LeaseKey lease) const {
@@ -96,17 +114,23 @@ bool PreemptibleLeases::GivesWayAtWork(LeaseKey lease) const {
 Bytes PreemptibleLeases::YieldOf(LeaseKey lease, CardId card) const {
   const auto suspension = tables_.suspensions.find(lease);
   if (suspension != tables_.suspensions.end() && suspension->second.is_parked) return Bytes();
+  return YieldOf(std::set<LeaseKey>{lease}, card);
+}
+
+Bytes PreemptibleLeases::YieldOfAll(CardId card) const { return YieldOf(Movable(), card); }
+
+Bytes PreemptibleLeases::YieldOf(const std::set<LeaseKey>& leases, CardId card) const {
   Bytes sum;
   for (const auto& [id, device] : tables_.devices) {
-    if (device.spec.lease != lease || device.spec.card != card) continue;
+    if (device.spec.card != card || !leases.contains(device.spec.lease)) continue;
     const Ledger::LogicalView view = tables_.ledger.View(id);
     sum += std::max(view.held(), view.guarantee);
   }
   std::set<std::int64_t> pids;  // a process may have several sessions
   for (const auto& [id, session] : tables_.sessions) {
+    if (!leases.contains(session.lease)) continue;
     const auto charge = session.charges.find(card);
-    const bool is_moved =
-        session.lease == lease && charge != session.charges.end() && !charge->second.lent.is_zero();
+    const bool is_moved = charge != session.charges.end() && !charge->second.lent.is_zero();
     if (is_moved && pids.insert(session.pid).second) sum += overheads_.WantedBy(session.pid, card);
   }
   return sum;

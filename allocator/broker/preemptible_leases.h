@@ -25,8 +25,11 @@ class PreemptibleLeases {
   bool SuspendsItself(LeaseKey lease) const;
   /// Those whose programs can be moved, as far as the broker knows, and are not in host memory.
   std::set<LeaseKey> Movable() const;
+  bool IsMovable(LeaseKey lease) const;
   /// Of these, those that get no chunks at this moment.
   std::set<LeaseKey> MovableNow() const;
+  /// What the request gets can be taken back: others may take it, as soon as its lease gives way.
+  bool CanBeTakenBack(const Waiter& waiter) const;
   /// How much of the card's memory becomes free for the request when these have given way, some time: those
   /// that give way at work; the others too, if they are idle by then.
   struct Later {
@@ -40,8 +43,12 @@ class PreemptibleLeases {
   bool MayPreempt(const Waiter& waiter) const;
   /// What the card has more while the lease is suspended: its guarantees count as held.
   Bytes YieldOf(LeaseKey lease, CardId card) const;
+  /// Of all that are Movable together.
+  Bytes YieldOfAll(CardId card) const;
 
  private:
+  Bytes YieldOf(const std::set<LeaseKey>& leases, CardId card) const;
+
   BrokerTables& tables_;
   const OverheadTable& overheads_;
 };

@@ -47,9 +47,12 @@ void QueueScheduler::ServeQueue(CardId card) {
   for (bool again = !queue.empty(); again;) {
     again = false;
     const bool held_back = queue.turn().has_value();
-    const Bytes kept = admission_.KeptOn(card);
+    Bytes kept = admission_.KeptOn(card);
     for (const WaiterId id : queue.Order()) {
-      again |= admission_.AdmitFromQueue(id, waiting_.waiters.at(id), kept);
+      if (admission_.AdmitFromQueue(id, waiting_.waiters.at(id), kept)) {
+        again = true;
+        kept = admission_.KeptOn(card);
+      }
       if (held_back && !queue.turn()) break;  // those before it are held back no more
     }
   }
@@ -182,12 +185,15 @@ std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) {
 
 std::vector<Broker::Queued> QueueScheduler::QueueOf(CardId card) const {
   const CardQueue& queue = waiting_.queues.at(card);
+  const Bytes kept = admission_.KeptOn(card);
+  const Bytes free = tables_.ledger.View(card).free();
   std::vector<Broker::Queued> infos;
   for (const WaiterId id : queue.Order()) {
     Broker::Queued& info =
         infos.emplace_back(Broker::Queued{.id = id, .since = {}, .turns = queue.TurnsOf(id)});
     if (queue.turn() && queue.turn()->of == id) info.turn_ends = queue.turn()->ends;
     const Waiter& waiter = waiting_.waiters.at(id);
+    info.waits_for_kept = admission_.FreeFor(waiter, kept) > free && admission_.NeedOf(waiter) <= free;
     info.owner = waiter.user;
     info.asked = waiter.spec.at_least;
     info.since = waiter.spec.asked_at;

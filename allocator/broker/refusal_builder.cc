@@ -35,13 +35,6 @@ std::string HolderAdvice(const Refusal& refusal, const std::string& owner) {
                       ", or wait longer");
 }
 
-void AddKeptAdvice(Refusal& refusal, const KeptRoom::Kept& kept) {
-  if (kept.bytes.is_zero()) return;
-  refusal.advice.push_back(
-      absl::StrCat("wait longer: ", FormatBytes(kept.bytes), " of the free memory is kept for lease ",
-                   kept.lease_name, ", which gave way and comes back; leases with --preemptible may use it"));
-}
-
 }  // namespace
 
 RefusalCause RefusalCause::OfBackend(const absl::Status& status, Bytes asked) {
@@ -109,6 +102,13 @@ void RefusalBuilder::AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, in
   }
 }
 
+void RefusalBuilder::AddKeptAdvice(Refusal& refusal, const KeptRoom::Kept& kept, Bytes free) const {
+  if (kept.bytes.is_zero()) return;
+  refusal.advice.push_back(absl::StrCat("ask for less: ", FormatBytes(std::min(kept.bytes, free)),
+                                        " of the free memory is kept for lease ", tables_.NameOf(kept.lease),
+                                        ", which gave way; leases with --preemptible may use it"));
+}
+
 void RefusalBuilder::AddCardAdvice(Refusal& refusal, const DeviceEntry& device,
                                    const RefusalCause& cause) const {
   const bool has_leases = !device.spec.lease_name.empty();
@@ -163,7 +163,7 @@ Refusal RefusalBuilder::OfDevice(LogicalId id, const RefusalCause& cause) const 
   refusal.card_free = card.free();
   AddHolders(refusal, view.card, id);
   if (cause.reason == RefusalReason::kCard) {
-    AddKeptAdvice(refusal, cause.kept);
+    AddKeptAdvice(refusal, cause.kept, card.free());
     for (const AskedLease& asked : cause.asked_leases) {
       refusal.advice.push_back(
           asked.was_idle ? absl::StrCat("ask for less: lease ", asked.name,
@@ -231,7 +231,7 @@ Refusal RefusalBuilder::OfNewDevice(const Broker::DeviceSpec& spec, Bytes guaran
   std::erase_if(refusal.holders, [&spec](const Refusal::Holder& holder) {
     return !spec.lease_name.empty() && holder.lease == spec.lease_name && holder.owner == spec.owner;
   });
-  AddKeptAdvice(refusal, kept);
+  AddKeptAdvice(refusal, kept, view.free());
   const Bytes most = SaturatingSub(view.free(), kept.bytes);
   if (!most.is_zero()) refusal.advice.push_back(absl::StrCat("ask for at most ", FormatBytesCut(most)));
   refusal.advice.emplace_back("use growth without a guarantee");

@@ -53,6 +53,8 @@ class RefusalBuilder {
   void AddHolders(Refusal& refusal, CardId card, LogicalId except) const;
   /// Names the turn that holds back a request of this need, or says that the request's own were in vain.
   void AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const;
+  /// Names the lease that has `kept` of the card's free memory.
+  void AddKeptAdvice(Refusal& refusal, const KeptRoom::Kept& kept, Bytes free) const;
   void AddCardAdvice(Refusal& refusal, const DeviceEntry& device, const RefusalCause& cause) const;
   std::string DescribeWaiter(WaiterId id) const;
   std::string DescribeForEveryUser(WaiterId id) const;

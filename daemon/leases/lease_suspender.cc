@@ -51,10 +51,11 @@ absl::Status AsAnswer(const absl::Status& status) {
 absl::Status NoRoomNow(const Lease& lease, const absl::Status& status) {
   const std::optional<Refusal> refusal = GetRefusal(status);
   if (!refusal) return status;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("there is no room for lease ", lease.name, " now: ", refusal->card, " has ",
-                   FormatBytes(refusal->card_free.value_or(Bytes())), " free, and the lease needs ",
-                   FormatBytes(refusal->asked)));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "there is no room for lease ", lease.name, " now: ", refusal->card, " has ",
+      FormatBytes(refusal->card_free.value_or(Bytes())), " free, and the lease needs ",
+      FormatBytes(refusal->asked),
+      refusal->asked <= refusal->card_free.value_or(Bytes()) ? "; the rest is kept for others" : ""));
 }
 
 absl::Status FailedFor(const Lease& lease, const absl::Status& why, const std::set<std::int64_t>& left) {
@@ -316,7 +317,8 @@ v1::SuspendLeaseResponse LeaseSuspender::ParkAndTell(const Lease& lease, const L
 absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendByItself(
     const Lease& lease, SessionId mover, std::optional<UseTime> preempted_at) {
   const Clock::time_point began = Clock::now();
-  std::map<LogicalId, Bytes> needs = broker_.suspensions().HeldBy(lease.key);
+  const std::map<LogicalId, Bytes> held_before = broker_.suspensions().HeldBy(lease.key);
+  std::map<LogicalId, Bytes> needs = held_before;
   const Programs itself = {{mover, {}}};
   const absl::StatusOr<Answers> answers = MoveOutInRoom(lease, itself, SumOf(needs), Purpose::kSuspension);
   absl::Status moved = answers.status();
@@ -325,7 +327,7 @@ absl::StatusOr<v1::SuspendLeaseResponse> LeaseSuspender::SuspendByItself(
       const auto said = answers->needs.find(device.id);
       needs[device.id] = said == answers->needs.end() ? Bytes() : std::min(said->second, device.limit);
     }
-    moved = BeginOrdered(lease, mover, needs);
+    moved = BeginOrdered(lease, mover, needs, held_before);
     if (!moved.ok()) MoveBack(lease, itself, SumOf(needs));
   }
   if (!moved.ok()) {

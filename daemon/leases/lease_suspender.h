@@ -147,7 +147,8 @@ class LeaseSuspender {
   /// Of a program that moves itself.
   absl::StatusOr<v1::SuspendLeaseResponse> SuspendByItself(const Lease& lease, SessionId mover,
                                                            std::optional<UseTime> preempted_at);
-  absl::Status BeginOrdered(const Lease& lease, SessionId mover, const std::map<LogicalId, Bytes>& needs);
+  absl::Status BeginOrdered(const Lease& lease, SessionId mover, const std::map<LogicalId, Bytes>& needs,
+                            const std::map<LogicalId, Bytes>& held_before);
   absl::Status NotBackByItself(const Lease& lease, const absl::Status& why);
   v1::SuspendLeaseResponse ParkAndTell(const Lease& lease, const LeaseTable::Parking& parking,
                                        Clock::time_point began);

@@ -41,10 +41,11 @@ absl::StatusOr<LeaseSuspender::Programs> LeaseSuspender::ResumesItself(const Lea
 }
 
 absl::Status LeaseSuspender::BeginOrdered(const Lease& lease, SessionId mover,
-                                          const std::map<LogicalId, Bytes>& needs) {
+                                          const std::map<LogicalId, Bytes>& needs,
+                                          const std::map<LogicalId, Bytes>& held_before) {
   absl::Status begun = absl::UnavailableError("lgpud is stopping");
   for (int i = 0; i < kBeginAttempts && !IsClosed(); ++i) {
-    begun = leases_.BeginOrderedSuspension(lease.key, mover, needs);
+    begun = leases_.BeginOrderedSuspension(lease.key, mover, needs, held_before);
     if (begun.ok() || absl::IsNotFound(begun)) return begun;
     std::this_thread::sleep_for(kBetweenAttempts);
   }

@@ -134,9 +134,10 @@ class LeaseTable {
   absl::StatusOr<Lease> BeginSuspension(const Caller& caller, const std::string& lease);
   /// As BeginSuspension, for the caller's session, which has moved its contents by itself.
   absl::StatusOr<Lease> BeginOwnSuspension(const Caller& caller, const std::string& lease);
-  /// The same of a session that has done it by order; `needs` as in LeaseSuspensions::BeginOwn.
+  /// The same of a session that has done it by order; the amounts as in LeaseSuspensions::BeginOwn.
   absl::Status BeginOrderedSuspension(LeaseKey key, SessionId session,
-                                      const std::map<LogicalId, Bytes>& needs);
+                                      const std::map<LogicalId, Bytes>& needs,
+                                      const std::map<LogicalId, Bytes>& held_before);
   /// By process: the session of the runner that has moved it.
   using Movers = std::map<std::int64_t, SessionId>;
   /// What is known of a suspension beside the account; the next lgpud knows it too.

@@ -48,14 +48,15 @@ absl::StatusOr<Lease> LeaseTable::BeginOwnSuspension(const Caller& caller, const
 }
 
 absl::Status LeaseTable::BeginOrderedSuspension(LeaseKey key, SessionId session,
-                                                const std::map<LogicalId, Bytes>& needs) {
+                                                const std::map<LogicalId, Bytes>& needs,
+                                                const std::map<LogicalId, Bytes>& held_before) {
   MutexLock lock(mutex_);
   const auto found = leases_.find(key);
   if (found == leases_.end() || !found->second.live.contains(session)) {
     return absl::NotFoundError("the program has ended");
   }
   LGPU_RETURN_IF_ERROR(CheckMayBegin(found->second));
-  return broker_.suspensions().BeginOwn(key, session, needs);
+  return broker_.suspensions().BeginOwn(key, session, needs, held_before);
 }
 
 v1::JournalSuspended LeaseTable::SuspendedRecord(LeaseKey key) const {

@@ -179,7 +179,10 @@ bool Preempter::HasRoom(const Lease& lease) const {
   const std::vector<Broker::CardInfo> cards = broker_.Cards();
   return std::all_of(cards.begin(), cards.end(), [&](const Broker::CardInfo& card) {
     const auto found = need.find(card.id);
-    return found == need.end() || (card.queue.empty() && found->second <= card.view.free());
+    const bool is_waited_for =
+        std::any_of(card.queue.begin(), card.queue.end(),
+                    [](const Broker::Queued& queued) { return !queued.waits_for_kept; });
+    return found == need.end() || (!is_waited_for && found->second <= card.view.free());
   });
 }
 

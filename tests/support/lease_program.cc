@@ -84,13 +84,15 @@ absl::Status MovingProgram::Start(const std::string& directory, int gpu, wire::P
 }
 
 absl::StatusOr<std::optional<DaemonConnection::SuspendOfDaemon>> MovingProgram::Order(bool resume) {
-  const std::vector<DaemonConnection::SuspendOfDaemon> orders = program_.connection->TakeSuspends();
-  if (orders.empty()) return std::nullopt;
-  if (orders.front().order.resume != resume) {
-    return absl::InternalError(resume ? "lgpud suspends a program that is suspended"
-                                      : "lgpud resumes a program that is not suspended");
+  for (DaemonConnection::SuspendOfDaemon& order : program_.connection->TakeSuspends()) {
+    orders_.push_back(std::move(order));
   }
-  return orders.front();
+  if (orders_.empty()) return std::nullopt;
+  const DaemonConnection::SuspendOfDaemon next = std::move(orders_.front());
+  orders_.pop_front();
+  if (next.order.resume == resume) return next;
+  return absl::InternalError(resume ? "lgpud suspends a program that is suspended"
+                                    : "lgpud resumes a program that is not suspended");
 }
 
 absl::StatusOr<std::optional<MovingProgram::TimePoint>> MovingProgram::GiveWayIfTold() {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,7 @@ class MovingProgram {
   absl::StatusOr<std::optional<DaemonConnection::SuspendOfDaemon>> Order(bool resume);
 
   LeaseProgram program_;
+  std::deque<DaemonConnection::SuspendOfDaemon> orders_;  // not followed yet
   Bytes away_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "allocator/broker/overhead_table.h"
+#include "allocator/broker/preemptible_leases.h"
 #include "lgpu/bytes.h"
 #include "tests/allocator/broker/tables_fixture.h"
 
@@ -34,7 +36,9 @@ class GuaranteesTest : public TablesFixture {
     return {.card = card_, .limit = 64_MiB, .lease = {}, .room = room};
   }
 
-  Guarantees guarantees_{tables_, waiting_};
+  OverheadTable overheads_{tables_};
+  PreemptibleLeases preemptible_{tables_, overheads_};
+  Guarantees guarantees_{tables_, waiting_, preemptible_};
 };
 
 TEST_F(GuaranteesTest, WhatIsSetAsideForALeaseIsPromisedUntilItIsFreed) {

@@ -117,15 +117,74 @@ TEST_F(KeptRoomTest, ARequestThatWaitsForItIsServedAfterTheOthersReturn) {
   EXPECT_TRUE(IsServed(waiting));
 }
 
-TEST_F(KeptRoomTest, TwoThatWaitForItAreNoDeadlock) {
+TEST_F(KeptRoomTest, TheOnlyHolderThatWaitsForItIsNoDeadlock) {
   Charged(cyds_, 200_MiB);
+  Uncharge(bobs_, 500_MiB);
   const Broker::Answer waiting = Charge(cyds_, 100_MiB, seconds(3600));
   ASSERT_TRUE(waiting.wait);
   Pass(seconds(60));
   EXPECT_FALSE(AnswerTo(waiting)) << "it waits for ann's lease, not for memory of another that waits";
   broker_->suspensions().Fail(kAnn);
-  Pass(seconds(1));
   EXPECT_TRUE(IsServed(waiting)) << "a lease that never comes back has no room kept";
+}
+
+TEST_F(KeptRoomTest, AProgramThatLgpudCannotMoveTakesNoneThoughItsLeaseGivesWay) {
+  const LogicalId device = Add(kDan);
+  const SessionId dans = Program(4, kDan);
+  const Broker::Answer refused = Grow(dans, device, 300_MiB);
+  EXPECT_THAT(std::string(refused.status.message()), HasSubstr("is kept for lease lease-1"));
+  EXPECT_TRUE(Grow(dans, device, 200_MiB).status.ok());
+}
+
+TEST_F(KeptRoomTest, WhatIsSetAsideForTheLeaseIsNotKeptAgain) {
+  Uncharge(bobs_, 500_MiB);
+  const WaiterId room = broker_->reservations().Queue({.card = Card(0),
+                                                       .bytes = 800_MiB,
+                                                       .owner = "user-1",
+                                                       .preemptible = Broker::Preemptible::kIdle,
+                                                       .lease = kAnn});
+  ASSERT_TRUE(broker_->TakeAnswer(room));
+  EXPECT_EQ(CardFree(), 224_MiB);
+  EXPECT_TRUE(Charges(cyds_, 200_MiB));
+  broker_->reservations().Leave(room);
+}
+
+TEST_F(KeptRoomTest, AReleaseHookIsAskedForWhatARequestHasToLeave) {
+  const LogicalId dans = Add(kDan, Broker::Preemptible::kNever);
+  const SessionId hook{5};
+  broker_->AddSession(hook, {.pid = 1005, .waker = wakers_[5], .waits_longer = true, .runs_release = true});
+  broker_->AttachSession(hook, kDan);
+  const SessionId holder = Program(4, kDan);
+  Charged(holder, 200_MiB);
+  UsedBefore(dans, seconds(60));
+  const Broker::Answer waiting = Charge(cyds_, 100_MiB, seconds(30));
+  ASSERT_TRUE(waiting.wait) << "324 MiB are free, and 300 kept";
+  const std::vector<ReleaseOrder> orders = broker_->releases().TakeOrders(hook);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].bytes, 76_MiB);
+  Uncharge(holder, 100_MiB);
+  EXPECT_TRUE(IsServed(waiting));
+}
+
+TEST_F(KeptRoomTest, AProgramsWordIsBelievedUpToWhatItsLeaseHeld) {
+  Uncharge(bobs_, 500_MiB);
+  BringAnnBack();
+  Uncharge(SessionId{1}, 800_MiB);
+  const LogicalId device = Add(kDan);
+  const SessionId dans = Program(4, kDan);
+  ASSERT_TRUE(broker_->suspensions().BeginOwn(kDan, dans, {{device, 1_GiB}}, {{device, 100_MiB}}).ok());
+  broker_->suspensions().Park(kDan, /*keeps_room=*/true);
+  EXPECT_TRUE(Charges(cyds_, 900_MiB));
+  EXPECT_FALSE(Charges(cyds_, 50_MiB));
+}
+
+TEST_F(KeptRoomTest, LessIsKeptWhenAProgramOfTheLeaseEnds) {
+  Uncharge(bobs_, 500_MiB);
+  const Broker::Answer waiting = Charge(cyds_, 300_MiB, seconds(3600));
+  ASSERT_TRUE(waiting.wait);
+  broker_->StartDraining(SessionId{1});
+  broker_->FinishDraining({SessionId{1}});
+  EXPECT_TRUE(IsServed(waiting));
 }
 
 TEST_F(KeptRoomTest, ALeaseThatWasSuspendedByRequestHasNone) {

@@ -74,9 +74,9 @@ class RequestsFixture : public TablesFixture {
   ChargeTable charges_{tables_};
   RefusalBuilder refusals_{tables_, waiting_};
   TrimRequests trims_{tables_};
-  Guarantees guarantees_{tables_, waiting_};
   OverheadTable overheads_{tables_};
   PreemptibleLeases preemptible_{tables_, overheads_};
+  Guarantees guarantees_{tables_, waiting_, preemptible_};
   KeptRoom kept_{tables_, waiting_, preemptible_};
   Admission admission_{tables_,     waiting_,     chunks_, charges_, trims_,
                        guarantees_, preemptible_, kept_,   refusals_};
