@@ -166,6 +166,23 @@ TEST_F(KeptRoomTest, AReleaseHookIsAskedForWhatARequestHasToLeave) {
   EXPECT_TRUE(IsServed(waiting));
 }
 
+TEST_F(KeptRoomTest, WhatARefusedRequestHadAsideIsKept) {
+  Add(kDan);
+  const SessionId dans = Program(4, kDan);
+  UsedBefore(bob_, seconds(60));
+  const Broker::Answer first = Charge(dans, 700_MiB, seconds(3600));
+  ASSERT_TRUE(first.wait);
+  ASSERT_EQ(TakeOrders().size(), 1u);
+  Uncharge(bobs_, 100_MiB);
+  EXPECT_EQ(CardFree(), 524_MiB) << "the 100 are aside for dan's request";
+  const Broker::Answer waiting = Charge(cyds_, 300_MiB, seconds(3600));
+  ASSERT_TRUE(waiting.wait);
+  broker_->SetStopped(kDan, true);
+  ASSERT_TRUE(AnswerTo(first));
+  EXPECT_EQ(CardFree(), 624_MiB);
+  EXPECT_FALSE(AnswerTo(waiting)) << "bob's program gives 400, so 400 are kept";
+}
+
 TEST_F(KeptRoomTest, AProgramsWordIsBelievedUpToWhatItsLeaseHeld) {
   Uncharge(bobs_, 500_MiB);
   BringAnnBack();
