@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/interrupt.h"
@@ -192,6 +193,7 @@ absl::Status DaemonConnection::Greet(link::Handshake& handshake, TimePoint deadl
 
 absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::ChunksToAttest(
     TimePoint deadline) {
+  std::set<std::uint64_t> given_back;
   {
     // A chunk that came last may be on its way to its holder.
     MutexLock lock(mutex_);
@@ -201,6 +203,8 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::Chunk
       if (stopping_ || Clock::now() >= deadline) return absl::UnavailableError("grants are still being used");
       changed_.WaitUntil(mutex_, deadline);
     }
+    // An earlier attestation left them out. Their own Return may end while the holders are asked.
+    given_back = returning_.Unattested();
   }
   std::vector<HeldChunk> held;
   {
@@ -215,7 +219,8 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::Chunk
   // later are attested, and then returned: by Return, or by GoOnWith where the daemon was still away.
   std::vector<HeldChunk> attested;
   for (HeldChunk& chunk : held) {
-    if (!returning_.Contains(chunk.chunk.id.value)) attested.push_back(std::move(chunk));
+    const std::uint64_t id = chunk.chunk.id.value;
+    if (!returning_.Contains(id) && !given_back.contains(id)) attested.push_back(std::move(chunk));
   }
   returning_.LeaveOutOfAttestation();
   return attested;

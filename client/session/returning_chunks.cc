@@ -78,6 +78,14 @@ std::vector<ReturningChunks::Batch> ReturningChunks::Take(State state) {
   return batches;
 }
 
+std::set<std::uint64_t> ReturningChunks::Unattested() const {
+  std::set<std::uint64_t> chunks;
+  for (const auto& [chunk, row] : rows_) {
+    if (row.state == State::kUnattested) chunks.insert(chunk);
+  }
+  return chunks;
+}
+
 void ReturningChunks::LeaveOutOfAttestation() {
   for (auto row = rows_.begin(); row != rows_.end();) {
     if (row->second.state == State::kLeaving) row->second.state = State::kUnattested;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,8 @@ class ReturningChunks {
   /// The chunks of this state, which leave the table.
   std::vector<Batch> Take(State state);
   bool Contains(std::uint64_t chunk) const { return rows_.contains(chunk); }
+  /// The chunks in kUnattested.
+  std::set<std::uint64_t> Unattested() const;
   /// None of the chunks is attested: that gives back those that are leaving or owed.
   void LeaveOutOfAttestation();
   /// The next daemon has the session: unsent and unwanted chunks were not attested to it. The owed ones,

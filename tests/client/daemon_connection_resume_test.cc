@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -170,6 +171,51 @@ TEST_F(DaemonConnectionResumeTest, ChunksReturnedWithoutADaemonAreNotAttested) {
   ASSERT_TRUE(frame.has_attest()) << frame.DebugString();
   ASSERT_EQ(frame.attest().chunks_size(), 1);
   EXPECT_EQ(frame.attest().chunks(0).id(), kStays.value);
+  connection->RemoveHolder(chunks);
+}
+
+/// Its second chunk is on its way back, and leaves when it is told to: the call of the last Held that has it
+/// ends after the chunk's Return.
+class ChunkThatLeaves final : public DaemonConnection::Holder {
+ public:
+  absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> Held() override {
+    const std::vector<ChunkId> leaves = {kReturned};
+    EXPECT_TRUE(!leaves_ || connection_.Return(kDeviceId, leaves).ok());
+    return TwoChunks().Held();
+  }
+  explicit ChunkThatLeaves(DaemonConnection& connection) : connection_(connection) {}
+  void Leave() { leaves_ = true; }
+
+ private:
+  DaemonConnection& connection_;
+  std::atomic<bool> leaves_{false};
+};
+
+// One daemon has the chunk back, since it was not attested; to the next it must not be attested either.
+TEST_F(DaemonConnectionResumeTest, AChunkWhoseReturnEndsDuringAttestationIsNotAttestedToTheDaemonAfter) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
+  ChunkThatLeaves chunks(*connection);
+  connection->AddHolder(chunks);
+  connection->StartReturn(std::vector<ChunkId>{kReturned});
+  const auto is_left_out = [&](FakePeer& peer) {
+    WelcomeBack(peer);
+    const v1::Frame frame = peer.Read();
+    ASSERT_TRUE(frame.has_attest()) << frame.DebugString();
+    ASSERT_EQ(frame.attest().chunks_size(), 1);
+    EXPECT_EQ(frame.attest().chunks(0).id(), kStays.value);
+  };
+  {
+    FakePeer second = next.Accept();
+    is_left_out(second);
+    v1::Frame attested;
+    attested.mutable_attested();
+    second.Send(attested);
+    ASSERT_TRUE(Eventually([&] { return connection->status().ok(); }));
+    chunks.Leave();
+  }
+  FakePeer third = next.Accept();
+  is_left_out(third);
   connection->RemoveHolder(chunks);
 }
 
