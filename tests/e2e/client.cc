@@ -177,16 +177,20 @@ class Client {
   // digest ID: "ok ADDRESS HASH", of all bytes of a tensor of numbers.
   std::string Digest(const Words& words) {
     const Tensor& tensor = tensors_.at(words.at(1));
+    std::ostringstream out;
+    {
+      // Nothing can be suspended meanwhile.
+      const absl::StatusOr<lgpu::TensorExport> lent = tensor.Export({.orders_stream = false});
+      if (!lent.ok()) return Error(lent.status());
+      out << "ok " << lent->data() << " ";
+    }
     const auto values = tensor.ToVector<std::int32_t>();
     if (!values.ok()) return Error(values.status());
-    const absl::StatusOr<lgpu::TensorExport> lent = tensor.Export({.orders_stream = false});
-    if (!lent.ok()) return Error(lent.status());
     std::uint64_t hash = 1469598103934665603U;
     for (const std::int32_t value : *values) {
       hash = (hash ^ static_cast<std::uint32_t>(value)) * 1099511628211U;
     }
-    std::ostringstream out;
-    out << "ok " << lent->data() << " " << hash;
+    out << hash;
     return out.str();
   }
 
