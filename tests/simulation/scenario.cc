@@ -75,6 +75,7 @@ Scenario::Scenario(const Options& options, Scheduler& scheduler)
     gives_way_ = false;
     turns_ = options.seed % 8 == 3 ? Turns::kAlone : Turns::kAmongOthers;
   }
+  has_bad_disk_ = options.pace == Options::Pace::kOfTheSeed && options.seed % 4 == 1;
   config_.give_way_wait = kGiveWayWaits[Below(std::size(kGiveWayWaits))];
   config_.max_drain = milliseconds(100 + Below(2000));
 }
@@ -116,6 +117,7 @@ void Scenario::Run() {
   using Pace = Options::Pace;
   const std::uint64_t programs = turns_ == Turns::kAlone                          ? 0
                                  : turns_ == Turns::kAmongOthers                  ? 1 + Below(3)
+                                 : has_bad_disk_                                  ? 16
                                  : options_.pace == Pace::kOfTheSeed && !OneIn(8) ? 2 + Below(7)
                                                                                   : 20;
   for (std::uint64_t i = 0; i < programs; ++i) SpawnClient();
@@ -130,9 +132,10 @@ void Scenario::Run() {
   // Leases give way when they have been idle for a while.
   const std::uint64_t pause = options_.pace == Pace::kQuiet ? 60'000'000
                               : turns_ != Turns::kNone      ? 10'000'000
+                              : has_bad_disk_               ? 20'000
                               : gives_way_                  ? kMostPauses[2 + Below(2)]
                                                             : kMostPauses[Below(std::size(kMostPauses))];
-  daemon_strikes_ = 1 + Below(7);
+  daemon_strikes_ = has_bad_disk_ ? 9 : 1 + Below(7);
   const std::uint64_t steps = has_length ? kNever : kMostSteps;
   while (scheduler_.now() < end && counts_.strikes < strikes && scheduler_.steps() < steps) {
     Pass(std::chrono::microseconds(Below(pause)));

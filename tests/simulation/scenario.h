@@ -139,6 +139,7 @@ class Scenario {
   daemon::Config config_;
   Bytes card_;
   std::uint64_t daemon_strikes_ = 0;  // of 10
+  bool has_bad_disk_ = false;         // most strikes are single writes that fail
   static constexpr Bytes kUnit = 2_MiB;
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};  // a step of a MachineProcess
   std::vector<LeaseOfUser> leases_;

@@ -49,7 +49,7 @@ void Scenario::StrikeDaemon() {
     if (OneIn(2)) daemon_process_->dies_at_step = Below(3000);
     return;
   }
-  switch (Below(11)) {
+  switch (has_bad_disk_ && !OneIn(8) ? 10 : Below(11)) {
     case 0:
     case 1:
     case 2:
@@ -73,15 +73,17 @@ void Scenario::StrikeDaemon() {
       had_faults_ = true;
       disturbed_at_ = Time::max();
       // Where most calls fail, the journal is soon written anew, and has all that was lost.
-      const bool are_rare = OneIn(2);
+      const bool are_rare = has_bad_disk_ || OneIn(2);
       daemon_process_->file_faults = {.one_in = are_rare ? 4 + Below(30) : 1 + Below(4),
                                       .error = OneIn(2) ? ENOSPC : EIO};
       // The next lgpud knows what was written, and not what should have been.
-      if (OneIn(2)) daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(2000);
-      Sleep(milliseconds(Below(are_rare || OneIn(4) ? 500 : 20)));
+      if (!has_bad_disk_ && OneIn(2)) {
+        daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(2000);
+      }
+      Sleep(milliseconds(Below(has_bad_disk_ ? 2000 : are_rare || OneIn(4) ? 500 : 20)));
       daemon_process_->file_faults = {};
       if (Serves()) disturbed_at_ = scheduler_.now();
-      if (OneIn(2)) daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(500);
+      if (has_bad_disk_ || OneIn(2)) daemon_process_->dies_at_step = daemon_process_->steps + 1 + Below(500);
       return;
     }
   }
