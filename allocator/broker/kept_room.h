@@ -7,11 +7,11 @@
 
 namespace lgpu {
 
-/// KeptRoom is what a card keeps for leases that gave way and are in host memory: a request whose
-/// memory cannot be taken back leaves so much free that the largest of them fits, once all that can give way
-/// have done so. Without it leases that never give way would take what others gave up, one after the other,
-/// and who gave way would stay in host memory until they end. Leases that were suspended by request have no
-/// room kept.
+/// KeptRoom is what a card keeps for leases that gave way and are in host memory: a request whose memory
+/// cannot be taken back leaves so much free that the largest of these leases fits, once all leases that can
+/// give way have done so. Without kept room, leases that never give way would take that memory one after the
+/// other, and the programs in host memory would wait until all of those leases have ended. No room is kept
+/// for a lease that a user suspended.
 ///
 /// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
 class KeptRoom {
@@ -23,6 +23,7 @@ class KeptRoom {
     Bytes bytes;     // of the card's free memory; more than all of it while programs outside lgpu have some
     LeaseKey lease;  // that needs most
   };
+  /// What all requests that have to leave room leave of the card.
   Kept On(CardId card) const;
   /// The request has to leave room: what it gets cannot be taken back.
   bool IsFrom(const Waiter& waiter) const { return !preemptible_.CanBeTakenBack(waiter); }

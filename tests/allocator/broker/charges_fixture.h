@@ -72,6 +72,16 @@ class BrokerChargesTest : public ::testing::Test {
     broker_->ShareAllowances(session, words_[id]);
     return session;
   }
+  /// One that waits longer while leases give way for it.
+  SessionId Program(std::uint64_t id, LeaseKey lease) {
+    const SessionId session{id};
+    broker_->AddSession(
+        session, {.pid = static_cast<std::int64_t>(1000 + id), .waker = wakers_[id], .waits_longer = true});
+    broker_->AttachSession(session, lease);
+    words_[id] = std::make_shared<Words>();
+    broker_->ShareAllowances(session, words_[id]);
+    return session;
+  }
   Broker::Answer Charge(SessionId session, Bytes bytes, std::chrono::milliseconds timeout = {},
                         int card = 0) {
     Broker::Answer answer = broker_->ChargeCard({.session = session,

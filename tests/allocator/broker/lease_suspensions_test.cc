@@ -32,15 +32,6 @@ class LeaseSuspensionsTest : public BrokerChargesTest {
   explicit LeaseSuspensionsTest(Bytes overhead = {}) : BrokerChargesTest(1_GiB, overhead) {}
 
   LeaseSuspensions& suspensions() { return broker_->suspensions(); }
-  SessionId Program(std::uint64_t id, LeaseKey lease) {
-    const SessionId session{id};
-    broker_->AddSession(
-        session, {.pid = static_cast<std::int64_t>(1000 + id), .waker = wakers_[id], .waits_longer = true});
-    broker_->AttachSession(session, lease);
-    words_[id] = std::make_shared<Words>();
-    broker_->ShareAllowances(session, words_[id]);
-    return session;
-  }
   void Charged(SessionId session, Bytes bytes) {
     const Broker::Answer answer = Charge(session, bytes);
     ASSERT_TRUE(answer.status.ok() && !answer.wait) << answer.status;

@@ -36,15 +36,6 @@ class PreemptionFixture : public BrokerChargesTest {
     EXPECT_TRUE(id.ok()) << id.status();
     return *id;
   }
-  SessionId Program(std::uint64_t id, LeaseKey lease) {
-    const SessionId session{id};
-    broker_->AddSession(
-        session, {.pid = static_cast<std::int64_t>(1000 + id), .waker = wakers_[id], .waits_longer = true});
-    broker_->AttachSession(session, lease);
-    words_[id] = std::make_shared<Words>();
-    broker_->ShareAllowances(session, words_[id]);
-    return session;
-  }
   void Charged(SessionId session, Bytes bytes) { ASSERT_TRUE(Charges(session, bytes)); }
   void UsedBefore(LogicalId device, Broker::TimePoint::duration time) {
     broker_->NoteLastUses({{.device = device, .at = now_ - time}});
